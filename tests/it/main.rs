@@ -1,0 +1,3 @@
+//! Tests that need more than one crate: real servers, real processes, a whole fleet. One module per subject.
+
+mod servers;
