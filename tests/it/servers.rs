@@ -27,14 +27,11 @@ fn answers(port: u16) -> bool {
 
 /// Whether the process exists and still does something.
 fn lives(pid: u32) -> bool {
+    if !Path::new("/proc/self/stat").exists() {
+        return Command::new("sh").args(["-c", &format!("kill -0 {pid}")]).status().unwrap().success();
+    }
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, state)| !state.starts_with('Z'))
-}
-
-fn directory_of(pid: u32) -> PathBuf {
-    let cwd = std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap();
-    // PostgreSQL works inside its data folder, the others in the server's own directory.
-    if cwd.ends_with("data") { cwd.parent().unwrap().to_owned() } else { cwd }
 }
 
 async fn one_text(server: &Postgres, database: &str, sql: &str) -> String {
@@ -107,7 +104,7 @@ async fn postgres_is_gone_with_its_guard_running_paused_or_killed() {
     for (state, before) in cases {
         let server = Postgres::start().await.unwrap();
         let (pid, port) = (server.pid().unwrap(), server.port());
-        let dir = directory_of(pid);
+        let dir = server.dir().to_owned();
         assert!(dir.exists());
         before(&server);
         drop(server);
@@ -176,7 +173,7 @@ async fn nats_pauses_goes_on_and_is_gone_with_its_guard() {
     tokio::time::timeout(BOUND, async_nats::connect(server.url())).await.unwrap().unwrap();
 
     let (pid, port) = (server.pid().unwrap(), server.port());
-    let dir = directory_of(pid);
+    let dir = server.dir().to_owned();
     server.pause().unwrap();
     drop(server);
     assert!(!lives(pid) && !answers(port) && !dir.exists());
@@ -210,7 +207,7 @@ async fn redis_keeps_what_it_confirmed_when_it_is_killed() {
     assert_eq!(server.command(&["GET", "key"]).await.unwrap(), None);
     assert!(server.command(&["NOT-A-COMMAND"]).await.is_err());
     let (pid, port) = (server.pid().unwrap(), server.port());
-    let dir = directory_of(pid);
+    let dir = server.dir().to_owned();
     drop(server);
     assert!(!lives(pid) && !answers(port) && !dir.exists());
 }
@@ -223,8 +220,9 @@ async fn victim() {
     let (postgres, nats, redis) =
         (Postgres::start().await.unwrap(), Nats::start().await.unwrap(), Redis::start().await.unwrap());
     postgres.pause().unwrap();
-    let pids = [postgres.pid(), nats.pid(), redis.pid()].map(|pid| pid.unwrap().to_string());
-    std::fs::write(format!("{report}.new"), pids.join(" ")).unwrap();
+    let servers = [(postgres.pid(), postgres.dir()), (nats.pid(), nats.dir()), (redis.pid(), redis.dir())];
+    let lines = servers.map(|(pid, dir)| format!("{} {}", pid.unwrap(), dir.display()));
+    std::fs::write(format!("{report}.new"), lines.join("\n")).unwrap();
     std::fs::rename(format!("{report}.new"), report).unwrap();
     std::future::pending::<()>().await;
 }
@@ -232,21 +230,24 @@ async fn victim() {
 #[tokio::test(flavor = "multi_thread")]
 async fn nothing_is_left_when_the_test_process_is_killed() {
     let dir = tempfile::tempdir().unwrap();
-    let report = dir.path().join("pids");
+    let report = dir.path().join("servers");
     let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["victim", "--test-threads", "1"])
+        .args(["--exact", "servers::victim"])
         .env("DITTO_TEST_VICTIM_REPORT", &report)
         .stdout(std::process::Stdio::null())
         .spawn()
         .unwrap();
     until("the victim's start", || report.exists()).await;
     let text = std::fs::read_to_string(&report).unwrap();
-    let pids: Vec<u32> = text.split(' ').map(|pid| pid.parse().unwrap()).collect();
-    assert!(pids.iter().all(|pid| lives(*pid)));
-    let dirs: Vec<PathBuf> = pids.iter().map(|pid| directory_of(*pid)).collect();
+    let servers: Vec<(u32, PathBuf)> = text
+        .lines()
+        .map(|line| line.split_once(' ').unwrap())
+        .map(|(pid, dir)| (pid.parse().unwrap(), PathBuf::from(dir)))
+        .collect();
+    assert!(servers.iter().all(|(pid, dir)| lives(*pid) && dir.exists()));
 
     child.kill().unwrap();
     child.wait().unwrap();
-    until("the end of the servers", || !pids.iter().any(|pid| lives(*pid))).await;
-    until("the end of their directories", || !dirs.iter().any(|dir| Path::new(dir).exists())).await;
+    until("the end of the servers", || !servers.iter().any(|(pid, _)| lives(*pid))).await;
+    until("the end of their directories", || !servers.iter().any(|(_, dir)| dir.exists())).await;
 }

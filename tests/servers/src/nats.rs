@@ -3,7 +3,7 @@
 use std::env;
 use std::fs;
 use std::net::Ipv4Addr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
@@ -143,6 +143,11 @@ impl Nats {
     /// When the signal cannot be sent.
     pub fn resume(&self) -> Result<()> {
         self.process.resume()
+    }
+
+    /// The server's own directory, with configuration, streams and log; it goes with the guard.
+    pub fn dir(&self) -> &Path {
+        self.process.dir()
     }
 
     /// The id of the server process, `None` while it is down.

@@ -2,7 +2,7 @@
 
 use std::env;
 use std::os::unix::fs::MetadataExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -162,6 +162,11 @@ impl Postgres {
     /// When the signal cannot be sent.
     pub fn resume(&self) -> Result<()> {
         self.process.resume()
+    }
+
+    /// The server's own directory, with data folder and log; it goes with the guard.
+    pub fn dir(&self) -> &Path {
+        self.process.dir()
     }
 
     /// The id of the server process, `None` while it is down.

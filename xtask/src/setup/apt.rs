@@ -29,7 +29,10 @@ pub(crate) fn is_usable() -> bool {
 /// When apt-get fails; its own words are on the terminal.
 pub(crate) fn install(packages: &[&str]) -> Result<()> {
     step("apt-get update");
-    run(apt().args(["-qq", "update"]))?;
+    if let Err(error) = run(apt().args(["-qq", "update"])) {
+        // One unreachable archive fails it; the packages may come from another, and installing says if they do not.
+        step(format!("{error:#}, going on with the lists at hand"));
+    }
     step(format!("apt-get install {}", packages.join(" ")));
     let _policy = NoServices::begin()?;
     run(apt().args(["-qq", "-y", "--no-install-recommends", "install"]).args(packages).stdout(Stdio::null()))
