@@ -86,7 +86,9 @@ pub fn redact_url(text: &str) -> String {
         let after = &rest[authority..];
         // This address ends where the scheme of the next one begins.
         let end = after.find("://").map_or(after.len(), |next| {
-            after[..next].rfind(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.'))).map_or(0, |at| at + 1)
+            after[..next]
+                .rfind(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '+' | '-' | '.')))
+                .map_or(0, |at| at + 1)
         });
         shown.push_str(&redact_user("", &after[..end]));
         rest = &after[end..];

@@ -144,17 +144,23 @@ impl<'t> Reader<'t> {
                 self.report(path, span.start, "expected a value, found an alias (`*name`)");
                 return Ok(None);
             }
-            Event::Scalar(text, style, _, tag) => match Scalar::parse_from_cow_and_metadata(text, style, tag.as_ref()) {
-                Some(Scalar::Null) => {
-                    self.report(path, span.start, "expected a value, found nothing: leave the key out to use its default");
-                    return Ok(None);
+            Event::Scalar(text, style, _, tag) => {
+                match Scalar::parse_from_cow_and_metadata(text, style, tag.as_ref()) {
+                    Some(Scalar::Null) => {
+                        self.report(
+                            path,
+                            span.start,
+                            "expected a value, found nothing: leave the key out to use its default",
+                        );
+                        return Ok(None);
+                    }
+                    Some(Scalar::Boolean(value)) => Value::Bool(value),
+                    Some(Scalar::Integer(value)) => Value::Int(value),
+                    Some(Scalar::FloatingPoint(value)) => Value::Float(value.into_inner()),
+                    Some(Scalar::String(value)) => Value::Text(value.into_owned()),
+                    None => return Ok(None), // a tag that does not fit, reported above
                 }
-                Some(Scalar::Boolean(value)) => Value::Bool(value),
-                Some(Scalar::Integer(value)) => Value::Int(value),
-                Some(Scalar::FloatingPoint(value)) => Value::Float(value.into_inner()),
-                Some(Scalar::String(value)) => Value::Text(value.into_owned()),
-                None => return Ok(None), // a tag that does not fit, reported above
-            },
+            }
             Event::SequenceStart(..) => Value::List(self.list(path, depth)?),
             Event::MappingStart(..) => Value::Map(self.map(path, depth)?),
             _ => {
