@@ -1,1 +1,3 @@
-//! Placeholder.
+//! The coordinator: runs loops and keeps their checkpoints and receipts.
+
+pub mod store;

@@ -102,6 +102,12 @@ pub mod codes {
     pub const KEY_WINDOW_CLOSED: &str = "KEY_WINDOW_CLOSED";
     /// The backend knows the key with another request.
     pub const KEY_CONFLICT: &str = "KEY_CONFLICT";
+    /// Answer to a query: the backend does not know the key.
+    pub const KEY_ABSENT: &str = "KEY_ABSENT";
+    /// Answer to a query: the backend is still working on it.
+    pub const KEY_IN_PROGRESS: &str = "KEY_IN_PROGRESS";
+    /// Answer to a query: the backend could not be asked.
+    pub const QUERY_UNANSWERED: &str = "QUERY_UNANSWERED";
     /// Evidence did not arrive within the reconcile window.
     pub const RECONCILE_EXHAUSTED: &str = "RECONCILE_EXHAUSTED";
     /// Every attempt killed its worker.
