@@ -8,7 +8,8 @@
 //!
 //! # Which server a test should take
 //! - A test that kills, pauses or wipes a server starts its own: `Postgres::start()`, `Nats::start()`,
-//!   `Redis::start()`. NATS and Redis take a few hundredths of a second, PostgreSQL about one second.
+//!   `Redis::start()`. NATS and Redis take a few hundredths of a second; PostgreSQL takes about a second the first
+//!   time in a test process and a few tenths after that.
 //! - Any other test that needs a database takes [`Postgres::fresh_database`]: one server for the whole test process,
 //!   one new database for each test.
 //! - The names of Ditto's streams are fixed (`DITTO_JOBS`, `DITTO_RESULTS`), so two tests on one NATS would take each

@@ -19,6 +19,8 @@ const URL: &str = "DITTO_TEST_POSTGRES_URL";
 const USER: &str = "postgres";
 
 static SHARED: OnceCell<Shared> = OnceCell::const_new();
+/// A directory with an empty cluster that never runs: copying it takes a tenth of the time of making one.
+static TEMPLATE: OnceCell<Process> = OnceCell::const_new();
 static DATABASES: AtomicU64 = AtomicU64::new(0);
 
 enum Shared {
@@ -73,20 +75,15 @@ impl Postgres {
     /// When PostgreSQL is not installed or does not start, with the end of its log.
     pub async fn start_with(options: PostgresOptions) -> Result<Self> {
         let binary = binary::find("postgres", URL)?;
-        // `initdb` looks for its companions beside itself, so take it from the same installation.
-        let real = binary.canonicalize().with_context(|| format!("cannot follow {}", binary.display()))?;
-        let initdb = real.with_file_name("initdb");
-        let initdb = if initdb.is_file() { initdb } else { binary::find("initdb", URL)? };
+        let binary = binary.canonicalize().with_context(|| format!("cannot follow {}", binary.display()))?;
+        let owner = unprivileged_user()?;
+        let template = TEMPLATE.get_or_try_init(|| initialised_cluster(&binary, owner)).await?;
         // An immediate shutdown: recovery is pointless for data about to be deleted.
-        let process = Process::new("postgres", "QUIT", unprivileged_user()?)?;
-        let mut command = process.command(&initdb);
-        command.args(["-D", "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]);
-        let output = tokio::task::spawn_blocking(move || command.stdin(Stdio::null()).output())
-            .await
-            .context("initdb was abandoned")?
-            .with_context(|| format!("cannot run {}", initdb.display()))?;
-        ensure!(output.status.success(), "initdb failed:\n{}", String::from_utf8_lossy(&output.stderr));
-        let server = Self { process, port: port::free()?, binary: real, settings: options.settings };
+        let process = Process::new("postgres", "QUIT", owner)?;
+        let mut copy = process.command(Path::new("cp"));
+        copy.args(["-R", "-p"]).arg(template.dir().join("data")).arg("data");
+        finished(copy).await?;
+        let server = Self { process, port: port::free()?, binary, settings: options.settings };
         server.restart().await?;
         Ok(server)
     }
@@ -246,6 +243,29 @@ impl Drop for TestDatabase {
             let _ = psql(server, &format!("DROP DATABASE IF EXISTS {name} WITH (FORCE)"));
         }
     }
+}
+
+/// Makes the template of all clusters of this process.
+async fn initialised_cluster(postgres: &Path, owner: Option<Owner>) -> Result<Process> {
+    // `initdb` looks for its companions beside itself, so take it from the same installation.
+    let initdb = postgres.with_file_name("initdb");
+    let initdb = if initdb.is_file() { initdb } else { binary::find("initdb", URL)? };
+    let place = Process::new("postgres-template", "KILL", owner)?;
+    let mut command = place.command(&initdb);
+    command.args(["-D", "data", "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]);
+    finished(command).await?;
+    Ok(place)
+}
+
+/// Runs a helper program to its end.
+async fn finished(mut command: Command) -> Result<()> {
+    let name = PathBuf::from(command.get_program());
+    let output = tokio::task::spawn_blocking(move || command.output())
+        .await
+        .context("a helper program was abandoned")?
+        .with_context(|| format!("cannot run {}", name.display()))?;
+    ensure!(output.status.success(), "{} failed:\n{}", name.display(), String::from_utf8_lossy(&output.stderr));
+    Ok(())
 }
 
 async fn shared() -> Result<&'static Shared> {
