@@ -7,6 +7,8 @@
 mod bus;
 pub mod local;
 pub mod nats;
+mod sendable;
+mod subject;
 
 pub use bus::{
     Ack, Bus, BusError, BusEvent, BusLimits, ConsumerSpec, Delivery, Message, Published, Pull, Received, StreamSpec,

@@ -1,1 +1,0 @@
-//! The bus inside one process.
