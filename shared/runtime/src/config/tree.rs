@@ -200,6 +200,7 @@ impl Reader<'_> {
             used: RefCell::default(),
             known: RefCell::default(),
         };
+        let mut taken_out = BTreeSet::new();
         for _ in 0..MAX_PROBLEMS {
             context.used.borrow_mut().clear();
             let root = De::section(&node, section.path, section.prefix, &context);
@@ -215,20 +216,16 @@ impl Reader<'_> {
                         found: Vec::new(),
                     };
                     value.validate(&mut check);
-                    let found = check.found;
                     // A part that was taken out has its default: what follows from that is not a second problem.
-                    self.problems.extend(
-                        found
-                            .into_iter()
-                            .filter(|new| !self.problems.iter().any(|old| old.path == new.path))
-                            .collect::<Vec<_>>(),
-                    );
+                    let found = check.found.into_iter().filter(|problem| !taken_out.contains(&problem.path));
+                    self.problems.extend(found);
                     return value;
                 }
                 Err(error) => error.at(|| root.spot()),
             };
             let Some(spot) = error.spot else { break };
             let path = error.missing.map_or_else(|| spot.path.clone(), |field| join(&spot.path, field));
+            taken_out.insert(path.clone());
             self.problems.push(Problem { path, place: spot.place, message: error.message });
             let removed = match &spot.culprit {
                 Culprit::Variable(name) => context.variables.remove(name.as_str()).is_some(),

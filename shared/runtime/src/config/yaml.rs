@@ -93,7 +93,8 @@ impl<'t> Reader<'t> {
                     message: format!("expected a mapping of sections, found {}", describe(&other.value)),
                 });
             }
-            None => return Err(whole("expected at least one section, found an empty document")),
+            // What stands there was reported when it was read; that is the one problem then.
+            None => return Err(self.problems.pop().unwrap_or_else(|| whole("expected at least one section"))),
         };
         loop {
             match self.next()? {
