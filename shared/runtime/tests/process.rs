@@ -43,7 +43,7 @@ fn child() {
         }),
         Ok("telemetry") => tokio::runtime::Runtime::new().unwrap().block_on(async {
             let config = TelemetryConfig {
-                log: LogConfig { format: LogFormat::Json, filter: None },
+                log: LogConfig { format: LogFormat::Json, ..LogConfig::default() },
                 export: ExportConfig {
                     endpoint: std::env::var("ENDPOINT").ok(),
                     shutdown_timeout: config::DurationMs::from_ms(1_000),
@@ -188,7 +188,7 @@ fn contains(body: &[u8], part: &[u8]) -> bool {
 async fn traces_logs_and_metrics_arrive_at_an_otlp_receiver() {
     for variable in ["ENDPOINT", "OTEL_EXPORTER_OTLP_ENDPOINT"] {
         let (address, received) = receiver().await;
-        let (ended_well, out, err) = finish(start("telemetry", &[(variable, &address)])).await;
+        let (ended_well, out, err) = finish(start("telemetry", &[(variable, &address), ("DITTO_LOG", "warn")])).await;
         assert!(ended_well, "{out}\n{err}");
         assert!(out.contains("enabled true") && out.contains("00-0af7651916cd43dd8448eb211c80319c-"), "{out}");
         assert!(err.contains("\"traceId\":\"0af7651916cd43dd8448eb211c80319c\""), "{err}");

@@ -49,5 +49,7 @@ mod tests;
 
 pub use problem::{ConfigErrors, Place, Problem};
 pub use secret::{Secret, redact_url};
-pub use tree::{Check, ConfigTree, MAX_FILE_BYTES, PROCESS_VARIABLES, Reader, SECTIONS, Section, Validate, load};
+pub use tree::{
+    Check, ConfigTree, MAX_FILE_BYTES, PROCESS_VARIABLES, Reader, SECTIONS, Section, Validate, find_file, load,
+};
 pub use units::{ByteSize, DurationMs, UnitError};

@@ -256,6 +256,24 @@ workers:
 }
 
 #[test]
+fn items_of_a_list_are_named_as_they_are_in_the_file() {
+    let found = problems(&section("pools: [1, a, 2, [x], b, true]"), &[]);
+    let places: Vec<&str> = found.iter().map(|line| line.split(": expected").next().unwrap()).collect();
+    #[rustfmt::skip]
+    assert_eq!(places, [
+        "3:13: workers.interaction.pools[0]",
+        "3:19: workers.interaction.pools[2]",
+        "3:22: workers.interaction.pools[3]",
+        "3:30: workers.interaction.pools[5]",
+    ]);
+}
+
+#[test]
+fn a_file_that_was_asked_for_is_not_replaced_by_another() {
+    assert_eq!(find_file(Some("nowhere.yaml".into())), Some("nowhere.yaml".into()));
+}
+
+#[test]
 fn variables_win_over_the_file_field_by_field() {
     let text = section("timeoutMs: 5\n    limits: { depth: 2, maxTokens: 7 }\n    name: file");
     let value = read(

@@ -70,6 +70,15 @@ impl fmt::Debug for ConfigTree {
     }
 }
 
+/// The file to read: the one that was asked for, else that of `DITTO_CONFIG`, else `ditto.yaml` here if there is one.
+///
+/// A file that was asked for is returned whether it exists or not, so that [`load`] can say that it is missing.
+pub fn find_file(asked: Option<PathBuf>) -> Option<PathBuf> {
+    let variable = || std::env::var_os("DITTO_CONFIG").filter(|path| !path.is_empty()).map(PathBuf::from);
+    let here = || Some(PathBuf::from("ditto.yaml")).filter(|path| path.exists());
+    asked.or_else(variable).or_else(here)
+}
+
 /// Reads the file (if any) and the environment, usually `std::env::vars()`.
 ///
 /// Problems that leave a readable tree (an unknown section, a repeated key, an alias, an unknown variable …) do not
@@ -224,7 +233,14 @@ impl Reader<'_> {
                 Err(error) => error.at(|| root.spot()),
             };
             let Some(spot) = error.spot else { break };
-            let path = error.missing.map_or_else(|| spot.path.clone(), |field| join(&spot.path, field));
+            let path = match &spot.place {
+                // Items taken out of a list have moved the later ones: name this one as it is in the file.
+                Place::File { line, column } if spot.path.contains('[') => {
+                    path_at(&original, section.path, *line, *column).unwrap_or_else(|| spot.path.clone())
+                }
+                _ => spot.path.clone(),
+            };
+            let path = error.missing.map_or_else(|| path.clone(), |field| join(&path, field));
             taken_out.insert(path.clone());
             self.problems.push(Problem { path, place: spot.place, message: error.message });
             let removed = match &spot.culprit {
@@ -429,6 +445,28 @@ fn step<'n>(node: &'n Node, step: &str) -> Option<&'n Node> {
 
 fn find<'n>(root: &'n Node, path: &str) -> Option<&'n Node> {
     steps(path).try_fold(root, step)
+}
+
+/// The path of what is written at this place: a value, or a key.
+fn path_at(node: &Node, path: &str, line: usize, column: usize) -> Option<String> {
+    let here = (line, column);
+    match &node.value {
+        _ if (node.line, node.column) == here && !matches!(node.value, Value::Map(_)) => Some(path.to_owned()),
+        Value::Map(entries) => entries
+            .iter()
+            .find_map(|entry| {
+                let inside = join(path, &entry.key);
+                if (entry.line, entry.column) == here {
+                    return Some(inside);
+                }
+                path_at(&entry.node, &inside, line, column)
+            })
+            .or_else(|| ((node.line, node.column) == here).then(|| path.to_owned())),
+        Value::List(nodes) => {
+            nodes.iter().enumerate().find_map(|(index, node)| path_at(node, &format!("{path}[{index}]"), line, column))
+        }
+        _ => None,
+    }
 }
 
 /// The place of a value, or of the nearest thing around it that is in the file.

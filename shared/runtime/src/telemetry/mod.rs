@@ -17,7 +17,8 @@ use opentelemetry_sdk::logs::SdkLoggerProvider;
 use opentelemetry_sdk::metrics::{PeriodicReader, SdkMeterProvider};
 use opentelemetry_sdk::trace::{Sampler, SdkTracerProvider};
 use serde::Deserialize;
-use tracing_subscriber::filter::{EnvFilter, ParseError};
+use tracing::Metadata;
+use tracing_subscriber::filter::{EnvFilter, FilterExt as _, FilterFn, ParseError, filter_fn};
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::registry::Registry;
 use tracing_subscriber::util::SubscriberInitExt as _;
@@ -30,6 +31,9 @@ pub use context::{add_link, enabled, inject, set_parent};
 
 /// What is logged unless configured otherwise.
 const DEFAULT_FILTER: &str = "info";
+
+/// Spans that are exported, whatever is logged.
+const TRACE_FILTER: &str = "info";
 
 /// What is never exported: the exporter itself, whose own requests would be exported again, and so on.
 const EXPORT_FILTER: &str = ",opentelemetry=off,opentelemetry_sdk=off,opentelemetry-otlp=off,opentelemetry_otlp=off,\
@@ -56,6 +60,9 @@ pub struct LogConfig {
     pub format: LogFormat,
     /// What is logged, as in `DITTO_LOG`, which wins.
     pub filter: Option<String>,
+    /// Whether a line shows the spans around it. Off: then spans cost nothing while no traces are exported; lines
+    /// name their ids themselves.
+    pub spans: bool,
 }
 
 impl Validate for LogConfig {
@@ -220,14 +227,14 @@ pub fn init(config: &TelemetryConfig, service_name: &'static str) -> Result<Tele
     };
 
     let trace_layer = traces.as_ref().map(|provider| {
-        tracing_opentelemetry::layer().with_tracer(provider.tracer("ditto")).with_filter(export_filter(&filter))
+        tracing_opentelemetry::layer().with_tracer(provider.tracer("ditto")).with_filter(export_filter(TRACE_FILTER))
     });
     let log_layer =
         logs.as_ref().map(|provider| OpenTelemetryTracingBridge::new(provider).with_filter(export_filter(&filter)));
     Registry::default()
         .with(trace_layer)
         .with(log_layer)
-        .with(stderr_layer(config.log.format).with_filter(log_filter))
+        .with(stderr_layer(config.log.format).with_filter(log_filter.and(events_or(config.log.spans))))
         .try_init()
         .map_err(|_| TelemetryError::Installed)?;
 
@@ -243,10 +250,15 @@ fn filter_from(text: &str) -> Result<EnvFilter, ParseError> {
     EnvFilter::builder().parse(text)
 }
 
-/// What is logged, plus all spans of `info`, minus the exporter's own doings.
+/// The filter without the exporter's own doings.
 fn export_filter(filter: &str) -> EnvFilter {
     // The log filter was read before, and the rest is constant; a filter that is refused would export nothing.
     filter_from(&format!("{filter}{EXPORT_FILTER}")).unwrap_or_else(|_| EnvFilter::new("off"))
+}
+
+/// Leaves spans to those who export them, unless they are shown.
+fn events_or(spans: bool) -> FilterFn<impl Fn(&Metadata<'_>) -> bool> {
+    filter_fn(move |metadata| spans || metadata.is_event())
 }
 
 fn stderr_layer<S>(format: LogFormat) -> Box<dyn Layer<S> + Send + Sync>
@@ -320,4 +332,28 @@ fn metrics_provider(
         None
     };
     metrics::provider(resource.clone(), reader).map_err(TelemetryError::Metrics)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn spans_are_off_unless_they_are_shown() {
+        for (shown, disabled) in [(false, true), (true, false)] {
+            let filter = filter_from("info").unwrap().and(events_or(shown));
+            let layer = fmt::layer().with_writer(std::io::sink).with_filter(filter);
+            tracing::subscriber::with_default(Registry::default().with(layer), || {
+                assert_eq!(tracing::info_span!("node.handle").is_disabled(), disabled);
+                assert!(tracing::enabled!(tracing::Level::INFO) || disabled);
+            });
+        }
+    }
+
+    #[test]
+    fn exports_have_their_own_path_below_the_endpoint() {
+        let config = ExportConfig { endpoint: Some("http://h:4318/base/".into()), ..ExportConfig::default() };
+        assert_eq!(address(&config, "traces").as_deref(), Some("http://h:4318/base/v1/traces"));
+        assert_eq!(address(&ExportConfig::default(), "traces"), None);
+    }
 }
