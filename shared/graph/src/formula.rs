@@ -63,3 +63,11 @@ where
 pub fn constant(value: Json) -> Arc<dyn Formula> {
     Arc::new(move |_: &Scope<'_>| Ok(value.clone()))
 }
+
+/// An expression written as a closure.
+pub fn formula<F>(compute: F) -> Arc<dyn Formula>
+where
+    F: Fn(&Scope<'_>) -> Result<Json, FormulaError> + Send + Sync + 'static,
+{
+    Arc::new(compute)
+}
