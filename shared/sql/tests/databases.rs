@@ -319,3 +319,27 @@ async fn an_address_that_cannot_work_is_refused_without_showing_it() {
     let odd = SqlOptions { schema: Some("a; DROP TABLE loops".into()), ..quick };
     assert!(matches!(open("postgres://h/db", &odd).await, Err(OpenError::Address { .. })));
 }
+
+/// A killed server costs each open connection one error at most, and every error says that repeating helps.
+#[tokio::test]
+async fn a_pool_recovers_from_a_killed_server() {
+    let server = Postgres::start().await.unwrap();
+    let db = open(&server.url(), &options()).await.unwrap();
+    let Db::Postgres(pool) = &db else { panic!("not Postgres") };
+    // Four connections in the pool.
+    let mut held = Vec::new();
+    for _ in 0..4 {
+        held.push(pool.acquire().await.unwrap());
+    }
+    drop(held);
+    server.kill9().unwrap();
+    let refused = db.ping().await.unwrap_err();
+    assert!(classify(&refused).repeat(), "{refused}");
+    server.restart().await.unwrap();
+    let mut errors = 0;
+    while let Err(error) = db.ping().await {
+        assert_eq!(classify(&error), DbFailure::Unavailable, "{error}");
+        errors += 1;
+        assert!(errors <= 4, "{error}");
+    }
+}

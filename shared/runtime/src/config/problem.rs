@@ -1,9 +1,13 @@
 //! What is wrong with a configuration: a list, never just the first finding.
 
+use std::collections::HashSet;
 use std::fmt;
 
+/// Most problems that are kept; the rest of an utterly wrong file adds nothing.
+pub(super) const MAX_PROBLEMS: usize = 200;
+
 /// Where a problem is.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Place {
     /// In the file, both counted from 1.
     File {
@@ -19,7 +23,7 @@ pub enum Place {
 }
 
 /// One thing to correct.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Problem {
     /// The key, as in `workers.interaction.toolTimeoutMs`; empty for the file as a whole.
     pub path: String,
@@ -43,7 +47,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Everything that is wrong with the configuration, in the order of the file, then the environment.
+/// What is wrong with the configuration, in the order of the file, then the environment; at most 200 problems.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ConfigErrors {
     file: Option<String>,
@@ -58,16 +62,15 @@ impl ConfigErrors {
     }
 
     fn extend(&mut self, problems: Vec<Problem>) {
-        for problem in problems {
-            if !self.problems.contains(&problem) {
-                self.problems.push(problem);
-            }
-        }
+        let mut seen = HashSet::new();
+        self.problems.extend(problems);
+        self.problems.retain(|problem| seen.insert(problem.clone()));
         self.problems.sort_by_key(|problem| match &problem.place {
             Place::File { line, column } => (0, *line, *column, String::new()),
             Place::Whole => (1, 0, 0, problem.path.clone()),
             Place::Environment(name) => (2, 0, 0, name.clone()),
         });
+        self.problems.truncate(MAX_PROBLEMS);
     }
 
     /// Adds what another section found; a problem both know is kept once.
@@ -76,7 +79,7 @@ impl ConfigErrors {
         self.extend(other.problems);
     }
 
-    /// The problems, at least one.
+    /// The problems: at least one, at most 200.
     pub fn problems(&self) -> &[Problem] {
         &self.problems
     }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use proptest::prelude::*;
 use serde::Deserialize;
 
 use super::*;
@@ -409,4 +410,47 @@ fn problems_of_two_readings_are_merged_without_repeating() {
     let mut errors = tree.section::<Worker>(SECTION).unwrap_err();
     errors.merge(tree.section::<crate::telemetry::LogConfig>("log").unwrap_err());
     assert_eq!(errors.problems().len(), 3, "{errors}");
+}
+
+#[test]
+fn hostile_files_are_refused_with_a_bounded_list() {
+    let size = 500_000;
+    for text in [
+        "[".repeat(size),
+        "{".repeat(size),
+        "- ".repeat(size / 2),
+        "? ".repeat(size / 2),
+        "{a: ".repeat(size / 4),
+        "&a ".repeat(size / 3),
+        "!a ".repeat(size / 3),
+        "\"".repeat(size),
+        "#".repeat(size),
+        "a: ".repeat(size / 3),
+        format!("bus: [{}]", "a, ".repeat(size / 3)),
+        format!("bus: {{{}}}", (0..30_000).map(|i| format!("k{i}: 1, ")).collect::<String>()),
+        format!("a: &a [x]\n{}", "b: *a\n".repeat(50_000)),
+        section(&(0..10_000).map(|i| format!("k{i}: 1\n    ")).collect::<String>()),
+    ] {
+        let refused = read(&text, &[]);
+        let beginning: String = text.chars().take(40).collect();
+        assert!(refused.is_err() || text.starts_with("bus: [") || text.starts_with("bus: {"), "{beginning}");
+        assert!(refused.err().is_none_or(|errors| errors.problems().len() <= 200), "{beginning}");
+    }
+}
+
+proptest! {
+    #[test]
+    fn no_text_ends_the_loader(text in "[a-z:\\-{}\\[\\],&*!|>'\"%@`#? \n\t0-9~.é\u{0}\u{feff}]{0,120}") {
+        let _ = read(&text, &[]);
+        let _ = read(&section(&text), &[]);
+        let _ = redact_url(&text);
+        let _ = text.parse::<DurationMs>();
+        let _ = text.parse::<ByteSize>();
+    }
+
+    #[test]
+    fn no_variable_ends_the_loader(name in "[A-Z_]{0,12}", value in "\\PC{0,20}") {
+        let name = format!("DITTO_WORKER_INTERACTION_{name}");
+        let _ = load(None, env(&[(&name, &value)])).and_then(|tree| tree.section::<Worker>(SECTION));
+    }
 }

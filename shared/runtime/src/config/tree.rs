@@ -10,15 +10,12 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use super::de::{Context, Culprit, De, nearest, one_of};
-use super::problem::{ConfigErrors, Place, Problem};
+use super::problem::{ConfigErrors, MAX_PROBLEMS, Place, Problem};
 use super::yaml::{self, Node, Value, join};
 use crate::fault;
 
 /// Largest configuration file.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
-
-/// Most problems reported of one section; the rest of an utterly wrong file adds nothing.
-const MAX_PROBLEMS: usize = 200;
 
 /// A part of the configuration that one struct describes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

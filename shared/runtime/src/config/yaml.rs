@@ -9,7 +9,7 @@ use std::collections::HashSet;
 use saphyr::Scalar;
 use saphyr_parser::{Event, Marker, Parser, ScanError, Span, StrInput};
 
-use super::problem::{Place, Problem};
+use super::problem::{MAX_PROBLEMS, Place, Problem};
 
 /// How deep mappings and lists may be nested.
 const MAX_DEPTH: usize = 32;
@@ -221,7 +221,9 @@ impl<'t> Reader<'t> {
     }
 
     fn report(&mut self, path: &str, at: Marker, message: &str) {
-        self.problems.push(Problem { path: path.to_owned(), place: place(at), message: message.to_owned() });
+        if self.problems.len() < MAX_PROBLEMS {
+            self.problems.push(Problem { path: path.to_owned(), place: place(at), message: message.to_owned() });
+        }
     }
 }
 
