@@ -37,19 +37,23 @@
 //!   `#[serde(flatten)]` hides the field names and with them the variables: do not use it.
 //! - A [`Secret`] comes from its variable, or in the file as `{ env: NAME }` or `{ file: path }`; never inline.
 
+mod check;
 mod de;
+mod path;
 mod problem;
 mod secret;
+mod sections;
 mod tree;
 mod units;
+mod wording;
 mod yaml;
 
 #[cfg(test)]
 mod tests;
 
+pub use check::{Check, Validate};
 pub use problem::{ConfigErrors, Place, Problem};
 pub use secret::{Secret, redact_url};
-pub use tree::{
-    Check, ConfigTree, MAX_FILE_BYTES, PROCESS_VARIABLES, Reader, SECTIONS, Section, Validate, find_file, load,
-};
+pub use sections::{PROCESS_VARIABLES, SECTIONS, Section};
+pub use tree::{ConfigTree, MAX_FILE_BYTES, Reader, find_file, load};
 pub use units::{ByteSize, DurationMs, UnitError};

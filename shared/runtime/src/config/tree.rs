@@ -4,53 +4,20 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io::Read as _;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
 
-use super::de::{Context, Culprit, De, nearest, one_of};
+use super::check::{Check, Validate};
+use super::de::{Context, De};
+use super::path::{find, path_at, relative, remove};
 use super::problem::{ConfigErrors, MAX_PROBLEMS, Place, Problem};
+use super::sections::{SECTIONS, Section, owner, references, unknown_sections, unknown_variables};
+use super::wording::{Culprit, nearest};
 use super::yaml::{self, Node, Value, join};
-use crate::fault;
 
 /// Largest configuration file.
 pub const MAX_FILE_BYTES: u64 = 1024 * 1024;
-
-/// A part of the configuration that one struct describes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Section {
-    /// Where it is in the file, as in `workers.interaction`.
-    pub path: &'static str,
-    /// What its variables begin with, as in `DITTO_WORKER_INTERACTION`.
-    pub prefix: &'static str,
-}
-
-/// Every section there is. A process reads some of them; the others may be present, so that one file serves the fleet.
-pub const SECTIONS: &[Section] = &[
-    Section { path: "log", prefix: "DITTO_LOG" },
-    Section { path: "telemetry", prefix: "DITTO_TELEMETRY" },
-    Section { path: "health", prefix: "DITTO_HEALTH" },
-    Section { path: "bus", prefix: "DITTO_BUS" },
-    Section { path: "runtime", prefix: "DITTO_RUNTIME" },
-    Section { path: "shared", prefix: "DITTO_SHARED" },
-    Section { path: "coordinator", prefix: "DITTO_COORDINATOR" },
-    Section { path: "workers.interaction", prefix: "DITTO_WORKER_INTERACTION" },
-    Section { path: "workers.context", prefix: "DITTO_WORKER_CONTEXT" },
-    Section { path: "workers.memory", prefix: "DITTO_WORKER_MEMORY" },
-    Section { path: "workers.infer", prefix: "DITTO_WORKER_INFER" },
-    Section { path: "dev", prefix: "DITTO_DEV" },
-];
-
-/// Variables of a process as a whole, read where they are needed. `DITTO_TEST_…` is allowed too.
-pub const PROCESS_VARIABLES: &[&str] =
-    &["DITTO_CONFIG", "DITTO_LOG", "DITTO_BIN", "DITTO_INSTANCE", "DITTO_SERVER", "DITTO_NATS_URL", "DITTO_TOKEN"];
-
-/// What a section's struct demands beyond its types: ranges, and values that must fit together.
-pub trait Validate {
-    /// Reports what does not hold.
-    fn validate(&self, check: &mut Check<'_>);
-}
 
 /// The file and the environment, read once and unchanged afterwards.
 pub struct ConfigTree {
@@ -272,49 +239,6 @@ impl Reader<'_> {
     }
 }
 
-/// Collects what [`Validate`] finds, each with the place the value came from.
-#[derive(Debug)]
-pub struct Check<'a> {
-    base: String,
-    section: &'a Section,
-    original: &'a Node,
-    used: &'a BTreeMap<String, String>,
-    found: Vec<Problem>,
-}
-
-impl Check<'_> {
-    /// Reports `expected` (as in "a text that is not empty") for `field` unless `holds`.
-    pub fn that(&mut self, field: &str, holds: bool, expected: impl fmt::Display) {
-        if !holds {
-            self.push(field, format!("expected {expected}"));
-        }
-    }
-
-    /// Reports `field` unless its value is in the range, both ends included.
-    pub fn range<T: PartialOrd + fmt::Display>(&mut self, field: &str, value: T, range: RangeInclusive<T>) {
-        if !range.contains(&value) {
-            self.push(field, format!("expected {} to {}, found {value}", range.start(), range.end()));
-        }
-    }
-
-    /// Validates a part of the section; inside it, field names start from there.
-    pub fn nested(&mut self, field: &str, part: &impl Validate) {
-        let base = join(&self.base, field);
-        let outer = std::mem::replace(&mut self.base, base);
-        part.validate(self);
-        self.base = outer;
-    }
-
-    fn push(&mut self, field: &str, message: String) {
-        let path = join(&self.base, field);
-        let place = match self.used.iter().find(|(_, set)| **set == path) {
-            Some((variable, _)) => Place::Environment(variable.clone()),
-            None => nearest_place(self.original, relative(self.section.path, &path)),
-        };
-        self.found.push(Problem { path, place, message });
-    }
-}
-
 fn empty_map() -> Node {
     Node { value: Value::Map(Vec::new()), line: 1, column: 1 }
 }
@@ -329,186 +253,4 @@ fn read_file(path: &Path) -> Result<String, Vec<Problem>> {
         return Err(whole(format!("expected at most {MAX_FILE_BYTES} bytes")));
     }
     String::from_utf8(bytes).map_err(|_| whole("expected UTF-8 text".into()))
-}
-
-/// The section a variable belongs to: the one with the longest prefix.
-fn owner(variable: &str) -> Option<&'static Section> {
-    SECTIONS
-        .iter()
-        .filter(|section| variable.strip_prefix(section.prefix).is_some_and(|rest| rest.starts_with('_')))
-        .max_by_key(|section| section.prefix.len())
-}
-
-fn unknown_sections(root: &Node, problems: &mut Vec<Problem>) {
-    let Value::Map(entries) = &root.value else { return };
-    for entry in entries {
-        unknown_section(&entry.key, entry, problems);
-    }
-}
-
-/// Descends as long as the path is only the beginning of known sections, as `workers` is.
-fn unknown_section(path: &str, entry: &yaml::Entry, problems: &mut Vec<Problem>) {
-    if SECTIONS.iter().any(|section| section.path == path) {
-        return;
-    }
-    let inside = format!("{path}.");
-    let parent = path.rsplit_once('.').map(|(parent, _)| format!("{parent}.")).unwrap_or_default();
-    let mut push = |place: Place, message: String| problems.push(Problem { path: path.to_owned(), place, message });
-    if SECTIONS.iter().any(|section| section.path.starts_with(&inside)) {
-        match &entry.node.value {
-            Value::Map(entries) => {
-                for child in entries {
-                    unknown_section(&join(path, &child.key), child, problems);
-                }
-            }
-            other => push(entry.node.place(), format!("expected a mapping, found {}", yaml::describe(other))),
-        }
-        return;
-    }
-    let mut names: Vec<&str> = SECTIONS
-        .iter()
-        .filter_map(|section| section.path.strip_prefix(&parent))
-        .filter_map(|rest| rest.split('.').next())
-        .collect();
-    names.dedup();
-    let message = match nearest(&entry.key, names.iter().copied()) {
-        Some(near) => format!("unknown section, did you mean `{near}`?"),
-        None => format!("unknown section, expected {}", one_of(&names)),
-    };
-    push(Place::File { line: entry.line, column: entry.column }, message);
-}
-
-fn unknown_variables(root: &Node, environment: &BTreeMap<String, String>, problems: &mut Vec<Problem>) {
-    let referenced = references(root);
-    for (name, value) in environment.iter().filter(|(name, _)| name.starts_with("DITTO_")) {
-        let mut push = |message: String| {
-            problems.push(Problem { path: String::new(), place: Place::Environment(name.clone()), message });
-        };
-        if name == fault::VARIABLE {
-            if let Err(error) = fault::check(value) {
-                push(error.to_string());
-            }
-        } else if !(PROCESS_VARIABLES.contains(&name.as_str())
-            || name.starts_with("DITTO_TEST_")
-            || owner(name).is_some()
-            || referenced.contains(name.as_str()))
-        {
-            push(match nearest(name, PROCESS_VARIABLES.iter().copied()) {
-                Some(near) => format!("unknown variable, did you mean {near}?"),
-                None => "unknown variable: no section begins like this".into(),
-            });
-        }
-    }
-}
-
-/// Names of the variables that the file refers to by `{ env: NAME }`.
-fn references(root: &Node) -> BTreeSet<&str> {
-    let mut names = BTreeSet::new();
-    let mut open = vec![root];
-    while let Some(node) = open.pop() {
-        match &node.value {
-            Value::List(nodes) => open.extend(nodes),
-            Value::Map(entries) => {
-                if let [yaml::Entry { key, node: Node { value: Value::Text(name), .. }, .. }] = entries.as_slice()
-                    && key == "env"
-                {
-                    names.insert(name.as_str());
-                }
-                open.extend(entries.iter().map(|entry| &entry.node));
-            }
-            _ => {}
-        }
-    }
-    names
-}
-
-/// The path below the section.
-fn relative<'p>(section: &str, path: &'p str) -> &'p str {
-    path.strip_prefix(section).map_or(path, |rest| rest.strip_prefix('.').unwrap_or(rest))
-}
-
-/// Splits `a.b[2].c` into its steps. Keys with a dot in them cannot be told apart and are not found.
-fn steps(path: &str) -> impl Iterator<Item = &str> {
-    path.split(['.', '[']).map(|step| step.trim_end_matches(']')).filter(|step| !step.is_empty())
-}
-
-fn step<'n>(node: &'n Node, step: &str) -> Option<&'n Node> {
-    match &node.value {
-        Value::Map(_) => node.get(step),
-        Value::List(nodes) => nodes.get(step.parse::<usize>().ok()?),
-        _ => None,
-    }
-}
-
-fn find<'n>(root: &'n Node, path: &str) -> Option<&'n Node> {
-    steps(path).try_fold(root, step)
-}
-
-/// The path of what is written at this place: a value, or a key.
-fn path_at(node: &Node, path: &str, line: usize, column: usize) -> Option<String> {
-    let here = (line, column);
-    match &node.value {
-        _ if (node.line, node.column) == here && !matches!(node.value, Value::Map(_)) => Some(path.to_owned()),
-        Value::Map(entries) => entries
-            .iter()
-            .find_map(|entry| {
-                let inside = join(path, &entry.key);
-                if (entry.line, entry.column) == here {
-                    return Some(inside);
-                }
-                path_at(&entry.node, &inside, line, column)
-            })
-            .or_else(|| ((node.line, node.column) == here).then(|| path.to_owned())),
-        Value::List(nodes) => {
-            nodes.iter().enumerate().find_map(|(index, node)| path_at(node, &format!("{path}[{index}]"), line, column))
-        }
-        _ => None,
-    }
-}
-
-/// The place of a value, or of the nearest thing around it that is in the file.
-fn nearest_place(root: &Node, path: &str) -> Place {
-    let mut node = root;
-    for name in steps(path) {
-        match step(node, name) {
-            Some(next) => node = next,
-            // An empty section has no place of its own.
-            None if node.value == Value::Map(Vec::new()) => return Place::Whole,
-            None => break,
-        }
-    }
-    node.place()
-}
-
-/// Takes a value out; `false` if there is none at this path, or it is the root.
-fn remove(root: &mut Node, path: &str) -> bool {
-    let steps: Vec<&str> = steps(path).collect();
-    let Some((last, parents)) = steps.split_last() else { return false };
-    let mut node = root;
-    for name in parents {
-        let next = match &mut node.value {
-            Value::Map(entries) => entries.iter_mut().find(|entry| entry.key == *name).map(|entry| &mut entry.node),
-            Value::List(nodes) => name.parse::<usize>().ok().and_then(|index| nodes.get_mut(index)),
-            _ => None,
-        };
-        match next {
-            Some(next) => node = next,
-            None => return false,
-        }
-    }
-    match &mut node.value {
-        Value::Map(entries) => {
-            let before = entries.len();
-            entries.retain(|entry| entry.key != *last);
-            entries.len() < before
-        }
-        Value::List(nodes) => match last.parse::<usize>() {
-            Ok(index) if index < nodes.len() => {
-                nodes.remove(index);
-                true
-            }
-            _ => false,
-        },
-        _ => false,
-    }
 }
