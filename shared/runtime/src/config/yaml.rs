@@ -1,8 +1,8 @@
 //! Reads YAML into located values, refusing what a configuration has no use for.
 //!
-//! saphyr is the one YAML library of the workspace: definitions use its marked nodes. Here its event parser is used
-//! directly, because the loader resolves aliases and stops at the first duplicate key, and both must be reported
-//! with their place, along with everything else. Scalars are resolved by saphyr, so both readers agree on types.
+//! saphyr (with its parser) is the one YAML library of the workspace, because it gives the place of every event. Its
+//! event parser is used directly: the loader above it resolves aliases and stops at the first duplicate key, and both
+//! must be reported with their place, along with everything else. Scalars are resolved by saphyr itself.
 
 use std::collections::HashSet;
 
