@@ -1,0 +1,119 @@
+//! Takes results from this coordinator's shard of the results stream and hands them to the driver in batches.
+
+use std::{sync::Arc, time::Duration};
+
+use ditto_bus::{BusError, ConsumerSpec, Delivery};
+use ditto_contracts::{
+    Json, Verdict, WireError, codes,
+    wire::{ResultBody, ResultMessage, subjects},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::{
+    core::Core,
+    driver::{DriverSender, Incoming, Msg},
+};
+
+/// Messages asked for at once.
+const PULL_MAX: usize = 512;
+
+/// The consumer of one shard and of the shards it adopted.
+pub(crate) fn consumer(core: &Core, shards: &[String]) -> ConsumerSpec {
+    ConsumerSpec {
+        stream: subjects::RESULTS_STREAM,
+        name: format!("results_{}", core.session),
+        filter_subjects: shards.to_vec(),
+        ack_wait: Duration::from_millis(core.config.ack_wait_ms),
+        max_deliver: u32::MAX >> 1,
+        max_ack_pending: 65_536,
+    }
+}
+
+/// Pulls until told to stop.
+pub(crate) async fn run(core: Core, driver: DriverSender, stop: CancellationToken) {
+    let name = format!("results_{}", core.session);
+    let expires = Duration::from_secs(30);
+    while !stop.is_cancelled() {
+        let opened = tokio::select! {
+            opened = core.bus.pull(subjects::RESULTS_STREAM, &name, PULL_MAX, expires) => opened,
+            () = stop.cancelled() => return,
+        };
+        let error = match opened {
+            Ok(mut pull) => loop {
+                let next = tokio::select! {
+                    next = pull.next() => next,
+                    () = stop.cancelled() => return,
+                };
+                match next {
+                    Ok(Some(first)) => {
+                        let mut batch = vec![first];
+                        while let Some(more) = pull.try_next() {
+                            batch.push(more);
+                        }
+                        take(&core, &driver, batch).await;
+                    }
+                    Ok(None) => break None,
+                    Err(error) => break Some(error),
+                }
+            },
+            Err(error) => Some(error),
+        };
+        if let Some(error) = error {
+            if !matches!(error, BusError::Closed) {
+                warn!(%error, "results cannot be pulled now");
+            }
+            tokio::select! {
+                () = tokio::time::sleep(Duration::from_millis(250)) => {}
+                () = stop.cancelled() => return,
+            }
+        }
+    }
+}
+
+async fn take(core: &Core, driver: &DriverSender, batch: Vec<Delivery>) {
+    if ditto_runtime::fault::point("before_ingest").await == ditto_runtime::fault::FaultAction::Drop {
+        return; // not acknowledged: they come again
+    }
+    let mut incoming = Vec::with_capacity(batch.len());
+    for delivery in batch {
+        match ResultMessage::parse(&delivery.message.headers, delivery.message.body.clone()) {
+            Ok(result) => incoming.push(Incoming { result, ack: delivery.acker }),
+            Err(error) => {
+                if let Some(item) = unreadable(core, delivery, &error.to_string()).await {
+                    incoming.push(item);
+                }
+            }
+        }
+    }
+    let _ = driver.send(Msg::Results(incoming)); // not acknowledged when the driver has ended: they come again
+}
+
+/// A result that nobody can read still says that its attempt is over. With readable headers it settles as
+/// `RESPONSE_INVALID` (unknown for a claimed call), and what came is kept as evidence; without, it is only counted.
+async fn unreadable(core: &Core, delivery: Delivery, reason: &str) -> Option<Incoming> {
+    let placeholder = ResultBody {
+        verdict: Verdict::Unknown,
+        output: None,
+        output_ref: None,
+        error: Some(WireError::new(ditto_contracts::ErrorClass::Unknown, codes::RESPONSE_INVALID, "the worker's result is unreadable")),
+    };
+    let parsed = ResultMessage::parse(&delivery.message.headers, placeholder.to_json().to_bytes());
+    let Ok(mut result) = parsed else {
+        warn!(reason, subject = %delivery.message.subject, "result without readable headers is dropped");
+        if let Err(error) = delivery.acker.term().await {
+            debug!(%error, "unreadable result is not terminated");
+        }
+        return None;
+    };
+    warn!(call = %result.call, reason, "result is unreadable");
+    let shown: String = String::from_utf8_lossy(&delivery.message.body).chars().take(4096).collect();
+    let detail = Json::from_serialize(&serde_json::json!({ "reason": reason, "body": shown })).unwrap_or_default();
+    if let Err(error) = core.store.attempt_log(&result.call, result.fence, &detail).await {
+        debug!(call = %result.call, %error, "evidence is not logged");
+    }
+    if result.fence == 0 {
+        result.body.verdict = Verdict::Failed;
+    }
+    Some(Incoming { result, ack: Arc::clone(&delivery.acker) })
+}

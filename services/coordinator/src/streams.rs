@@ -1,0 +1,104 @@
+//! The streams and consumers of the fleet; only coordinators create them.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use ditto_bus::{BusError, ConsumerSpec, StreamSpec, StreamState};
+use ditto_contracts::{ErrorClass, NodeType, Pool, WireError, wire::{ledger::Offer, subjects}};
+
+use crate::core::Core;
+
+const DAY: Duration = Duration::from_secs(86_400);
+const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+/// Largest job or result message; larger values travel as payloads.
+const MESSAGE_BYTES_MAX: u32 = 512 * 1024;
+
+/// The streams as the contract wants them.
+pub(crate) fn specs(core: &Core) -> [StreamSpec; 3] {
+    let spec = |name, subject: &str, max_bytes| StreamSpec {
+        name,
+        subjects: vec![subject.to_owned()],
+        max_bytes,
+        max_age: DAY,
+        max_message_bytes: MESSAGE_BYTES_MAX,
+        duplicate_window: DUPLICATE_WINDOW,
+        replicas: core.config.stream_replicas,
+    };
+    [
+        spec(subjects::JOBS_STREAM, subjects::JOBS_ALL, core.config.jobs_bytes_max),
+        spec(subjects::RESULTS_STREAM, subjects::RESULTS_ALL, core.config.results_bytes_max),
+        spec(subjects::SUBMIT_STREAM, subjects::INBOX_ALL, core.config.jobs_bytes_max),
+    ]
+}
+
+/// Creates what is missing. Answers whether the jobs stream lost messages since `before`.
+pub(crate) async fn ensure(core: &Core, before: Option<StreamState>) -> Result<(StreamState, bool), BusError> {
+    let mut jobs = None;
+    for spec in specs(core) {
+        let state = core.bus.ensure_stream(&spec).await?;
+        jobs.get_or_insert(state);
+    }
+    let Some(jobs) = jobs else { return Err(BusError::Missing(subjects::JOBS_STREAM.into())) };
+    let lost = match before {
+        None => jobs.created_now,
+        Some(before) => jobs.created_ms != before.created_ms || jobs.last_sequence < before.last_sequence,
+    };
+    core.bus.ensure_consumer(&inbox_consumer(core)).await?;
+    Ok((jobs, lost))
+}
+
+/// The consumer of store-and-forward submissions, shared by all coordinators.
+pub(crate) fn inbox_consumer(core: &Core) -> ConsumerSpec {
+    ConsumerSpec {
+        stream: subjects::SUBMIT_STREAM,
+        name: "coordinators".into(),
+        filter_subjects: vec![subjects::INBOX_ALL.into()],
+        ack_wait: Duration::from_millis(core.config.ack_wait_ms),
+        max_deliver: 1_000,
+        max_ack_pending: 8_192,
+    }
+}
+
+/// A worker kind becomes part of a consumer name and of subjects.
+pub(crate) fn check_worker_kind(kind: &str) -> Result<(), WireError> {
+    let ok = (1..=32).contains(&kind.len())
+        && kind.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')
+        && !matches!(kind, "coordinators" | "results");
+    if ok { Ok(()) } else { Err(WireError::invalid("BAD_REQUEST", "workerKind: expected 1 to 32 of a-z 0-9 -")) }
+}
+
+/// Creates or widens the durable consumer of a worker kind and pool, and names it.
+pub(crate) async fn worker_consumer(
+    core: &Core,
+    kind: &str,
+    pool: Option<&Pool>,
+    offers: &[Offer],
+) -> Result<String, WireError> {
+    let name = subjects::worker_consumer(kind, pool);
+    let mut nodes: BTreeSet<NodeType> = offers.iter().map(|offer| offer.node.clone()).collect();
+    // What live replicas of the same kind and pool serve stays in the filter.
+    for row in core.store.offers_live().await? {
+        if row.kind == kind && row.pool.as_ref() == pool {
+            nodes.insert(row.offer.node);
+        }
+    }
+    if nodes.is_empty() {
+        return Err(WireError::invalid("BAD_REQUEST", "offers: expected at least one"));
+    }
+    let spec = ConsumerSpec {
+        stream: subjects::JOBS_STREAM,
+        name: name.clone(),
+        filter_subjects: nodes.iter().map(|node| subjects::jobs(node, pool)).collect(),
+        ack_wait: Duration::from_millis(core.config.ack_wait_ms),
+        max_deliver: 20,
+        max_ack_pending: 65_536,
+    };
+    match core.bus.ensure_consumer(&spec).await {
+        Ok(()) => Ok(name),
+        Err(BusError::Conflict { difference, .. }) => Err(WireError::new(
+            ErrorClass::Conflict,
+            "CONSUMER_CONFLICT",
+            format!("another worker kind serves one of these nodes from the same queue ({difference}); name a pool of its own"),
+        )),
+        Err(error) => Err(WireError::new(ErrorClass::Unavailable, "BUS_UNAVAILABLE", error.to_string()).retryable()),
+    }
+}
