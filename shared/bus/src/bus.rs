@@ -185,7 +185,10 @@ pub struct Delivery {
 
 impl std::fmt::Debug for Delivery {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Delivery").field("message", &self.message).field("sequence", &self.sequence).finish_non_exhaustive()
+        f.debug_struct("Delivery")
+            .field("message", &self.message)
+            .field("sequence", &self.sequence)
+            .finish_non_exhaustive()
     }
 }
 
@@ -228,7 +231,13 @@ pub trait Bus: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`BusError::Missing`] when stream or consumer does not exist.
-    async fn pull(&self, stream: &'static str, consumer: &str, max: usize, expires: Duration) -> Result<Box<dyn Pull>, BusError>;
+    async fn pull(
+        &self,
+        stream: &'static str,
+        consumer: &str,
+        max: usize,
+        expires: Duration,
+    ) -> Result<Box<dyn Pull>, BusError>;
 
     /// Sends a plain message: not stored, safe to lose.
     async fn notify(&self, message: Message) -> Result<(), BusError>;
@@ -243,7 +252,12 @@ pub trait Bus: Send + Sync + 'static {
     async fn request(&self, message: Message, timeout: Duration) -> Result<Message, BusError>;
 
     /// Receives plain messages; with a group, each goes to one member only. `capacity` bounds what may wait unread.
-    async fn subscribe(&self, subject: &str, group: Option<&str>, capacity: usize) -> Result<Box<dyn Subscription>, BusError>;
+    async fn subscribe(
+        &self,
+        subject: &str,
+        group: Option<&str>,
+        capacity: usize,
+    ) -> Result<Box<dyn Subscription>, BusError>;
 
     /// Creates the stream, or updates the settings that may change, and says what it looks like.
     async fn ensure_stream(&self, spec: &StreamSpec) -> Result<StreamState, BusError>;

@@ -48,7 +48,7 @@ mod tests {
         headers.push("A", "1").push("B", "");
         assert_eq!(header_bytes(&headers), "NATS/1.0\r\nA: 1\r\nB: \r\n\r\n".len());
         assert_eq!(check("a.b", &headers, b"body", 100), Ok(()));
-        assert_eq!(check("a.b", &headers, b"body", 25), Err(BusError::TooLarge { size: 28, max: 25 }));
+        assert_eq!(check("a.b", &headers, b"body", 25), Err(BusError::TooLarge { size: 27, max: 25 }));
         assert!(matches!(check("a.>", &headers, b"", 100), Err(BusError::Denied(_))));
         assert!(matches!(check("a", headers.clone().push("C", "x\ny"), b"", 100), Err(BusError::Denied(_))));
         assert!(matches!(check("a", headers.push("C D", "x"), b"", 100), Err(BusError::Denied(_))));

@@ -144,7 +144,11 @@ impl Consumer {
             return true;
         }
         entry.place = Place::Waiting;
-        if entry.deliveries == 0 { self.fresh.push_back(sequence) } else { self.again.push_back(sequence) }
+        if entry.deliveries == 0 {
+            self.fresh.push_back(sequence)
+        } else {
+            self.again.push_back(sequence)
+        }
         false
     }
 
@@ -211,9 +215,8 @@ impl Consumer {
             self.deadlines.pop_front();
         }
         if self.deadlines.len() > 2 * self.outstanding + SLACK {
-            self.deadlines.retain(|(at, sequence)| {
-                entries.get(sequence).is_some_and(|entry| entry.is(id, Place::Held(*at)))
-            });
+            self.deadlines
+                .retain(|(at, sequence)| entries.get(sequence).is_some_and(|entry| entry.is(id, Place::Held(*at))));
         }
         if self.fresh.len() > 2 * entries.len() + SLACK {
             self.fresh.retain(|sequence| entries.get(sequence).is_some_and(|entry| entry.is(id, Place::Waiting)));

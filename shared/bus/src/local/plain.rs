@@ -54,8 +54,7 @@ impl Plain {
         group: Option<&str>,
         capacity: usize,
     ) -> Option<LocalSubscription> {
-        let mailbox =
-            Arc::new(Mailbox { capacity: capacity.max(1), unread: Mutex::default(), arrived: Notify::new() });
+        let mailbox = Arc::new(Mailbox { capacity: capacity.max(1), unread: Mutex::default(), arrived: Notify::new() });
         let route = Route { group: group.map(Arc::from), mailbox: mailbox.clone() };
         let mut routes = self.routes.write().unwrap_or_else(PoisonError::into_inner);
         if routes.closed {

@@ -430,7 +430,8 @@ impl State {
         let id = match self.owner_of.get(subject) {
             Some(id) => *id,
             None => {
-                let id = self.consumers.iter().find(|consumer| consumer.wants(subject)).map_or(NOBODY, |known| known.id);
+                let id =
+                    self.consumers.iter().find(|consumer| consumer.wants(subject)).map_or(NOBODY, |known| known.id);
                 if self.owner_of.len() >= KNOWN_SUBJECTS {
                     self.owner_of.clear();
                 }

@@ -186,12 +186,8 @@ impl NatsConfig {
         if !within(self.reconnect_max_ms, self.reconnect_min_ms, 60_000) {
             return bad("reconnectMaxMs must be reconnectMinMs to 60000");
         }
-        let ways = [
-            self.user.is_some(),
-            self.token.is_some(),
-            self.credentials.is_some(),
-            self.credentials_file.is_some(),
-        ];
+        let ways =
+            [self.user.is_some(), self.token.is_some(), self.credentials.is_some(), self.credentials_file.is_some()];
         if ways.iter().filter(|given| **given).count() > 1 {
             return bad("give one of user, token, credentials and credentialsFile");
         }

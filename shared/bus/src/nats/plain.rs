@@ -51,12 +51,7 @@ pub(super) async fn request(
 }
 
 /// A request whose body is JSON.
-pub(super) async fn ask(
-    link: &Link,
-    operation: &'static str,
-    subject: String,
-    body: Bytes,
-) -> Result<Bytes, BusError> {
+pub(super) async fn ask(link: &Link, operation: &'static str, subject: String, body: Bytes) -> Result<Bytes, BusError> {
     let message = Message { subject, headers: ditto_contracts::wire::Headers::new(), body };
     Ok(request(link, operation, message, link.timeout).await?.payload)
 }

@@ -173,6 +173,8 @@ impl Pull for NatsPull {
                     continue;
                 }
                 () = &mut self.end => {
+                    // Not even its end was told: perhaps the consumer is gone, so the next pull looks.
+                    self.link.forget_consumer(&self.consumer);
                     self.leave();
                     return Ok(None);
                 }
