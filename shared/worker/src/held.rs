@@ -1,0 +1,213 @@
+//! What this session holds: every call from before its claim until its settlement is confirmed.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, VecDeque, hash_map},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use ditto_contracts::{Bucket, CallUid, wire::ledger::HeldItem};
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    gate::{Gate, HELD_FULL},
+    results::Sent,
+};
+
+/// Finished unclaimed jobs that are remembered, so that a late redelivery does not run again.
+const FINISHED_MAX: usize = 4_096;
+/// Longest time between two sendings of an unconfirmed result.
+const RESEND_MAX: Duration = Duration::from_secs(60);
+
+/// The calls of a session.
+#[derive(Debug)]
+pub(crate) struct Held {
+    inner: Mutex<Inner>,
+    gate: Arc<Gate>,
+    bytes_max: usize,
+    resend_after: Duration,
+    /// Something is due earlier than before, or nothing is held any more.
+    pub(crate) changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    calls: HashMap<CallUid, Entry>,
+    bytes: usize,
+    due: BinaryHeap<Reverse<(Instant, CallUid)>>,
+    finished: VecDeque<(CallUid, u32)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    bucket: Bucket,
+    fence: u32,
+    since: Instant,
+    cancel: CancellationToken,
+    sent: Option<Arc<Sent>>,
+    tries: u32,
+}
+
+impl Held {
+    pub(crate) fn new(gate: Arc<Gate>, bytes_max: usize, resend_after: Duration) -> Self {
+        Self { inner: Mutex::default(), gate, bytes_max, resend_after, changed: Notify::new() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a call in hand; `None` when it is in hand already or this very job was finished a moment ago.
+    pub(crate) fn begin(&self, call: &CallUid, bucket: Bucket, dispatch_no: u32) -> Option<CancellationToken> {
+        let mut inner = self.lock();
+        if inner.finished.iter().any(|(done, no)| *no == dispatch_no && done == call) {
+            return None;
+        }
+        match inner.calls.entry(call.clone()) {
+            hash_map::Entry::Occupied(_) => None,
+            hash_map::Entry::Vacant(entry) => {
+                let cancel = CancellationToken::new();
+                let cancelled = cancel.clone();
+                entry.insert(Entry { bucket, fence: 0, since: Instant::now(), cancel, sent: None, tries: 0 });
+                Some(cancelled)
+            }
+        }
+    }
+
+    /// The attempt that was granted.
+    pub(crate) fn granted(&self, call: &CallUid, fence: u32) {
+        if let Some(entry) = self.lock().calls.get_mut(call) {
+            entry.fence = fence;
+        }
+    }
+
+    /// Gives a call up that has no result: it was never this worker's, or was released.
+    pub(crate) fn drop_call(&self, call: &CallUid) {
+        self.lock().calls.remove(call);
+        self.changed.notify_waiters();
+    }
+
+    /// Keeps a result that is about to be sent.
+    pub(crate) fn keep(&self, sent: &Arc<Sent>) {
+        let mut inner = self.lock();
+        if let Some(entry) = inner.calls.get_mut(&sent.message.call)
+            && entry.sent.is_none()
+        {
+            entry.sent = Some(sent.clone());
+            inner.bytes += sent.bytes();
+        }
+        let full = inner.bytes > self.bytes_max;
+        drop(inner);
+        if full && self.gate.set(HELD_FULL, true) {
+            tracing::warn!(limit_bytes = self.bytes_max, "too many results are unconfirmed: nothing more is pulled");
+        }
+    }
+
+    /// The bus stored the result; if nobody confirms, it is sent again.
+    pub(crate) fn stored(&self, call: &CallUid) {
+        let mut inner = self.lock();
+        let Some(entry) = inner.calls.get_mut(call) else { return };
+        let wait = self.resend_after.saturating_mul(1 << entry.tries.min(4)).min(RESEND_MAX.max(self.resend_after));
+        entry.tries = entry.tries.saturating_add(1);
+        let due = Instant::now() + wait;
+        let earliest = inner.due.peek().is_none_or(|Reverse((first, _))| due < *first);
+        inner.due.push(Reverse((due, call.clone())));
+        drop(inner);
+        if earliest {
+            self.changed.notify_waiters();
+        }
+    }
+
+    /// The outcome is settled: the result need not be kept. A call without a result is still under way and stays.
+    pub(crate) fn confirm(&self, call: &CallUid) -> bool {
+        let mut inner = self.lock();
+        if inner.calls.get(call).is_none_or(|entry| entry.sent.is_none()) {
+            return false;
+        }
+        if let Some(sent) = inner.calls.remove(call).and_then(|entry| entry.sent) {
+            inner.bytes -= sent.bytes();
+            if sent.message.fence == 0 {
+                if inner.finished.len() == FINISHED_MAX {
+                    inner.finished.pop_front();
+                }
+                inner.finished.push_back((call.clone(), sent.dispatch_no));
+            }
+        }
+        let room = inner.bytes <= self.bytes_max;
+        let empty = inner.calls.is_empty();
+        drop(inner);
+        if room {
+            self.gate.set(HELD_FULL, false);
+        }
+        if empty {
+            self.changed.notify_waiters();
+        }
+        true
+    }
+
+    /// Asks the handler of this call to stop.
+    pub(crate) fn cancel(&self, call: &CallUid) {
+        let token = self.lock().calls.get(call).map(|entry| entry.cancel.clone());
+        if let Some(token) = token {
+            token.cancel();
+        }
+    }
+
+    /// What is held for at least so long, for the renewal.
+    pub(crate) fn older_than(&self, age: Duration) -> Vec<HeldItem> {
+        let now = Instant::now();
+        let inner = self.lock();
+        let old = inner.calls.iter().filter(|(_, entry)| now.duration_since(entry.since) >= age);
+        old.map(|(call, entry)| HeldItem { bucket: entry.bucket, call: call.clone(), fence: entry.fence }).collect()
+    }
+
+    /// Results that were not confirmed in time, and how long until the next one may be due.
+    pub(crate) fn take_due(&self) -> (Vec<(Arc<Sent>, u32)>, Option<Instant>) {
+        let now = Instant::now();
+        let mut inner = self.lock();
+        let mut due = Vec::new();
+        while let Some(Reverse((at, call))) = inner.due.peek() {
+            if !inner.calls.contains_key(call) {
+                inner.due.pop();
+                continue;
+            }
+            if *at > now {
+                return (due, Some(*at));
+            }
+            let Some(Reverse((_, call))) = inner.due.pop() else { break };
+            if let Some(entry) = inner.calls.get(&call)
+                && let Some(sent) = &entry.sent
+            {
+                due.push((sent.clone(), entry.tries + 1));
+            }
+        }
+        (due, None)
+    }
+
+    /// How many calls have no result yet, or one that the bus never stored.
+    pub(crate) fn unfinished(&self) -> usize {
+        self.lock().calls.values().filter(|entry| entry.tries == 0).count()
+    }
+
+    /// How many calls are held.
+    pub(crate) fn len(&self) -> usize {
+        self.lock().calls.len()
+    }
+
+    /// Waits until nothing is held.
+    ///
+    /// # Cancel safety
+    /// Safe.
+    pub(crate) async fn emptied(&self) {
+        loop {
+            let mut changed = std::pin::pin!(self.changed.notified());
+            changed.as_mut().enable();
+            if self.len() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
