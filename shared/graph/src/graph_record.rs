@@ -53,11 +53,6 @@ impl GraphRecord {
         self.tasks.bytes().filter(|mark| *mark == RECEIPT).count()
     }
 
-    /// How many calls of the open list belong to it.
-    pub(crate) fn open_count(&self) -> usize {
-        self.open.len()
-    }
-
     /// Puts the progress back together.
     ///
     /// # Errors

@@ -1,0 +1,10 @@
+//! Runs of graphs, loops and plan functions, driven as a coordinator would drive them.
+//!
+//! Every decision is made twice: by the machine in memory and by one restored from the checkpoint before it.
+
+mod fn_plans;
+mod graphs;
+mod loops;
+mod machine;
+mod random;
+mod support;
