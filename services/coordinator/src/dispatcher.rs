@@ -114,6 +114,7 @@ async fn publish(bus: Arc<dyn Bus>, mut rx: mpsc::Receiver<Message>) {
             }
             let count = batch.len();
             let failures: Vec<BusError> = bus.publish(batch).await.into_iter().filter_map(Result::err).collect();
+            crate::metrics::jobs_published(count - failures.len(), failures.len());
             if let Some(error) = failures.first() {
                 warn!(%error, failed = failures.len(), count, "jobs were not confirmed; they are published again when due");
             }

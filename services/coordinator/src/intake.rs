@@ -9,18 +9,20 @@ use ditto_contracts::{
     wire::{Headers, SubmitBody, SubmitKind, SubmitReply, names, subjects},
 };
 use ditto_graph::{RunFacts, RunMachine};
+use ditto_runtime::telemetry;
 use sha2::{Digest as _, Sha256};
 use tokio::{
     sync::{Semaphore, oneshot},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, warn};
+use tracing::{Instrument as _, debug, warn};
 
 use crate::{
     core::{Core, RunChanged},
     driver::{DriverSender, Live, Msg, Planned, StepInput, shared},
     lanes::{Lanes, Verb},
+    metrics,
     store::{NewRun, Store, StoreError, StoreResult, Submitted},
 };
 
@@ -57,7 +59,25 @@ impl Intake {
 
     /// Stores a run and starts it. Safe to repeat with the same key.
     pub(crate) async fn submit(&self, submission: Submission) -> Result<SubmitReply, WireError> {
+        let span = if telemetry::enabled() {
+            let span = tracing::info_span!("run.submit", name = %submission.name, run_id = tracing::field::Empty);
+            telemetry::set_parent(&span, submission.traceparent.as_deref(), None);
+            span
+        } else {
+            tracing::Span::none()
+        };
+        let answer = self.store(submission, &span).instrument(span.clone()).await;
+        metrics::submitted(match &answer {
+            Ok(SubmitReply { duplicate: true, .. }) => "duplicate",
+            Ok(_) => "created",
+            Err(_) => "refused",
+        });
+        answer
+    }
+
+    async fn store(&self, submission: Submission, span: &tracing::Span) -> Result<SubmitReply, WireError> {
         let Submission { namespace, kind, name, body, traceparent } = submission;
+        let traceparent = if span.is_none() { traceparent } else { telemetry::inject(span).0 };
         if body.input.len() > limits::VALUE_BYTES_MAX {
             return Err(WireError::invalid(
                 codes::VALUE_TOO_LARGE,
@@ -69,6 +89,7 @@ impl Intake {
         plan.check_input(&body.input).map_err(|problems| WireError::invalid(codes::INVALID_INPUT, join(&problems)))?;
         let now_ms = core.clock.now_ms();
         let run = RunId::generate(now_ms);
+        span.record("run_id", run.as_str());
         let facts = RunFacts {
             run: run.clone(),
             namespace: namespace.clone(),
@@ -76,7 +97,7 @@ impl Intake {
             revision: plan.revision().clone(),
             input: body.input.clone(),
         };
-        let (machine, decision) = RunMachine::begin(plan.as_ref(), facts, core.config.run_options(), now_ms)?;
+        let (machine, decision) = RunMachine::begin(plan.clone(), &facts, core.config.run_options(), now_ms)?;
         let deadline_ms = plan.deadline_ms();
         let step = StepInput {
             run: &run,
@@ -138,7 +159,6 @@ impl Intake {
         if !step.status.is_ended() {
             let live = Live {
                 run: run.clone(),
-                namespace,
                 machine,
                 status: step.status,
                 epoch: 1,

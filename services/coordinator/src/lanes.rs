@@ -4,14 +4,14 @@
 //! A lane task is never cancelled by whoever waits for an item. A batch whose reply was lost is given again (every verb
 //! may be repeated); a batch refused for a bad value is halved until that item is alone.
 
-use std::{collections::HashSet, future::Future, hash::Hash, sync::Arc, time::Duration};
+use std::{collections::HashSet, future::Future, hash::Hash, sync::Arc, time::{Duration, Instant}};
 
 use ditto_contracts::limits::LEDGER_BATCH_MAX;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::store::{Store, StoreError, StoreResult};
+use crate::{metrics, store::{Store, StoreError, StoreResult}};
 
 /// A verb of the store over a batch of items.
 pub(crate) trait Verb: Send + Sync + 'static {
@@ -113,8 +113,10 @@ async fn commit<V: Verb>(
     let mut answers: Vec<Option<StoreResult<V::Answer>>> = items.iter().map(|_| None).collect();
     let mut pause_ms = 20;
     while let Some(range) = stack.pop() {
+        let start = Instant::now();
         match verb.run(store, &items[range.clone()]).await {
             Ok(batch) => {
+                metrics::batch_committed(V::NAME, range.len(), start.elapsed());
                 pause_ms = 20;
                 for (slot, answer) in answers[range].iter_mut().zip(batch) {
                     *slot = Some(Ok(answer));

@@ -3,6 +3,7 @@
 //! The path of a run: [`Submission`] ▶ intake ▶ one commit (run, checkpoint, receipts) ▶ dispatcher ▶ bus ▶ worker ▶
 //! results ▶ driver ▶ one commit (settlement, next checkpoint, next receipts) ▶ … ▶ ending.
 
+pub mod api;
 mod catalogue;
 mod claims;
 mod config;
@@ -11,6 +12,8 @@ mod dispatcher;
 mod driver;
 mod intake;
 mod lanes;
+mod metrics;
+mod operate;
 mod plans;
 mod results;
 mod service;

@@ -6,15 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ditto_contracts::{ErrorClass, LoopName, Namespace, NodeType, Revision, WireError, wire::SubmitKind};
-use ditto_graph::{Plan, StateLoop};
+use ditto_contracts::{ErrorClass, Json, LoopName, Namespace, NodeType, Revision, WireError, wire::SubmitKind};
+use ditto_definition::{Definition, Diagnostic};
+use ditto_graph::{Plan, PureNode, PureNodes, StateLoop};
 
 use crate::store::{DefinitionRow, Store};
 
 /// How long the newest revision of a name is believed without asking the ledger.
 const NEWEST_TTL: Duration = Duration::from_secs(1);
-/// Revision of the plan that executes one node.
-const NODE_REVISION: &str = "node";
 /// Most compiled definitions kept; beyond it the cache starts anew.
 const CACHE_MAX: usize = 4096;
 
@@ -26,9 +25,16 @@ struct Cache {
 }
 
 /// The programs this build can drive. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Plans {
     cache: Arc<RwLock<Cache>>,
+    pure: Arc<PureNodes>,
+}
+
+impl Default for Plans {
+    fn default() -> Self {
+        Self { cache: Arc::default(), pure: Arc::new(pure_nodes()) }
+    }
 }
 
 impl Plans {
@@ -65,7 +71,7 @@ impl Plans {
         revision: Option<&Revision>,
     ) -> Result<Arc<dyn Plan>, WireError> {
         if kind == SubmitKind::Node {
-            return single_node(name);
+            return self.single_node(name);
         }
         self.find(store, namespace, name, revision).await
     }
@@ -81,8 +87,9 @@ impl Plans {
         name: &LoopName,
         revision: &Revision,
     ) -> Result<Arc<dyn Plan>, WireError> {
-        if revision.as_str() == NODE_REVISION {
-            return single_node(name);
+        // A dotted upper-case name is a node type; definitions may not take one (see `Handle::register`).
+        if NodeType::new(name.as_str()).is_ok() {
+            return self.single_node(name);
         }
         self.find(store, namespace, name, Some(revision)).await
     }
@@ -131,7 +138,8 @@ impl Plans {
         let known = self.read(|c| c.compiled.get(&(row.namespace.clone(), row.name.clone(), row.revision.clone())).cloned());
         let plan = match known {
             Some(plan) => plan,
-            None => ditto_definition::compile(&row.source, row.name.as_str())
+            None => self
+                .compile(&row.source, row.name.as_str())
                 .map_err(|problems| {
                     let first = problems.first().map(ToString::to_string).unwrap_or_default();
                     WireError::new(ErrorClass::Internal, "DEFINITION_INVALID", format!("definition {}: {first}", row.name))
@@ -149,11 +157,45 @@ impl Plans {
         });
         Ok(plan)
     }
+
+    /// Compiles a definition for this process: pure nodes are evaluated inside its decisions.
+    ///
+    /// # Errors
+    /// Every problem of the text.
+    pub(crate) fn compile(&self, text: &str, source_name: &str) -> Result<Definition, Vec<Diagnostic>> {
+        ditto_definition::compile_with(text, source_name, self.pure.clone())
+    }
+
+    fn single_node(&self, name: &LoopName) -> Result<Arc<dyn Plan>, WireError> {
+        let node = NodeType::new(name.as_str())
+            .map_err(|error| WireError::invalid(ditto_contracts::codes::INVALID_INPUT, format!("name: {error}")))?;
+        let built = StateLoop::single_node(node)?.pure_nodes(self.pure.clone()).build();
+        let plan = built.map_err(|problems| {
+            let first = problems.first().map(ToString::to_string).unwrap_or_default();
+            WireError::new(ErrorClass::Internal, "NODE_PLAN", first)
+        })?;
+        Ok(Arc::new(plan))
+    }
 }
 
-fn single_node(name: &LoopName) -> Result<Arc<dyn Plan>, WireError> {
-    let node = NodeType::new(name.as_str())
-        .map_err(|error| WireError::invalid(ditto_contracts::codes::INVALID_INPUT, format!("name: {error}")))?;
-    let revision = Revision::new(NODE_REVISION).map_err(|error| WireError::invalid("REVISION", error.to_string()))?;
-    Ok(Arc::new(StateLoop::single_node(name.clone(), revision, node)))
+/// `INTERACTION.OBSERVE`: a pure function of its input, so no job is needed for it.
+struct Observe {
+    node: NodeType,
+}
+
+impl PureNode for Observe {
+    fn node(&self) -> &NodeType {
+        &self.node
+    }
+
+    fn evaluate(&self, input: &Json) -> Result<Json, WireError> {
+        ditto_contracts::observe(input)
+    }
+}
+
+fn pure_nodes() -> PureNodes {
+    match NodeType::new(NodeType::OBSERVE) {
+        Ok(node) => PureNodes::new().with(Arc::new(Observe { node })),
+        Err(_) => PureNodes::new(), // the name is a constant of the contract, checked by its tests
+    }
 }

@@ -75,6 +75,7 @@ async fn take(core: &Core, driver: &DriverSender, batch: Vec<Delivery>) {
     if ditto_runtime::fault::point("before_ingest").await == ditto_runtime::fault::FaultAction::Drop {
         return; // not acknowledged: they come again
     }
+    crate::metrics::results_received(batch.len());
     let mut incoming = Vec::with_capacity(batch.len());
     for delivery in batch {
         match ResultMessage::parse(&delivery.message.headers, delivery.message.body.clone()) {

@@ -115,13 +115,13 @@ impl Sweepers {
     }
 
     async fn pass(&mut self, round: u32) -> Result<(), StoreError> {
-        let core = &self.core;
+        let core = self.core.clone();
         let grace = Duration::from_millis(core.config.session_grace_ms);
         let dead = core.store.sessions_expire(grace).await?;
         for session in &dead {
             warn!(%session, "session declared dead");
         }
-        self.changed(|store| store.sweep_lost_claims(PAGE)).await?;
+        while self.changed(core.store.sweep_lost_claims(PAGE).await?).await {}
         if !dead.is_empty() {
             // Unclaimed calls of a dead worker wait on the bus for their redelivery; publishing again is harmless.
             core.store.dispatch_all().await?;
@@ -156,9 +156,9 @@ impl Sweepers {
             self.dispatcher.due(job);
         }
         let window = Duration::from_millis(core.config.reconcile_window_ms);
-        self.changed(|store| store.sweep_limits(window, PAGE)).await?;
+        while self.changed(core.store.sweep_limits(window, PAGE).await?).await {}
         let wait = Duration::from_millis(core.config.worker_wait_ms);
-        self.changed(|store| store.sweep_unserved(wait, PAGE)).await?;
+        while self.changed(core.store.sweep_unserved(wait, PAGE).await?).await {}
         if round.is_multiple_of(5) {
             self.adopt_shards().await?;
         }
@@ -173,26 +173,18 @@ impl Sweepers {
         Ok(())
     }
 
-    /// Repeats a pass while it finds full pages, and rings the bells of what it changed.
-    async fn changed<F>(&self, pass: impl Fn(std::sync::Arc<dyn crate::store::Store>) -> F) -> Result<(), StoreError>
-    where
-        F: Future<Output = Result<Vec<Changed>, StoreError>>,
-    {
-        loop {
-            let changed = pass(self.core.store.clone()).await?;
-            let full = changed.len() >= PAGE as usize;
-            let rung: Vec<(RunId, Option<SessionId>)> = changed
-                .into_iter()
-                .map(|c| {
-                    info!(call = %c.call, run = %c.run, state = %c.state, settled = c.settled, "receipt changed by the sweeper");
-                    (c.run, c.owner)
-                })
-                .collect();
-            ring(&self.core, &self.driver, rung).await;
-            if !full {
-                return Ok(());
-            }
-        }
+    /// Rings the bells of what a pass changed. `true`: the page was full, repeat the pass.
+    async fn changed(&self, changed: Vec<Changed>) -> bool {
+        let full = changed.len() >= PAGE as usize;
+        let rung: Vec<(RunId, Option<SessionId>)> = changed
+            .into_iter()
+            .map(|c| {
+                info!(call = %c.call, run = %c.run, state = %c.state, settled = c.settled, "receipt changed by the sweeper");
+                (c.run, c.owner)
+            })
+            .collect();
+        ring(&self.core, &self.driver, rung).await;
+        full
     }
 
     /// Takes over the result shards of dead coordinators, so that results on their way there are not left lying.

@@ -8,6 +8,7 @@ mod ids;
 pub mod interaction;
 mod json;
 pub mod limits;
+mod observe;
 mod policy;
 mod sanitise;
 mod status;
@@ -19,6 +20,7 @@ pub use ids::{
     SubmitKey, TaskId,
 };
 pub use json::{Json, JsonError, JsonKind, JsonWriter};
+pub use observe::observe;
 pub use policy::{CallKind, CallPolicy, EffectClass, OnUnknown};
 pub use sanitise::{UnsafeText, check_public_code, check_public_message};
 pub use status::{ReceiptState, RunStatus, SettledBy, Verdict};

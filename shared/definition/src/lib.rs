@@ -9,6 +9,7 @@ mod diagnostic;
 mod document;
 mod duration;
 mod expression;
+mod key;
 mod nodes;
 mod reader;
 mod schema;
@@ -18,3 +19,4 @@ mod template;
 
 pub use compile::{Definition, compile, compile_with};
 pub use diagnostic::{Diagnostic, Place, render_all};
+pub use key::{KeyRule, key_of_request};

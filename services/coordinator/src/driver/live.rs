@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use ditto_bus::Ack;
-use ditto_contracts::{CallUid, EffectClass, Namespace, RunId, RunStatus, SessionId};
+use ditto_contracts::{CallUid, EffectClass, RunId, RunStatus, SessionId};
 use ditto_graph::{Decision, Event, RunMachine};
 
 use crate::store::Settle;
@@ -29,7 +29,6 @@ pub(crate) struct Hold {
 /// A run that this process owns and keeps in memory.
 pub(crate) struct Live {
     pub(crate) run: RunId,
-    pub(crate) namespace: Namespace,
     pub(crate) machine: RunMachine,
     pub(crate) status: RunStatus,
     pub(crate) epoch: i64,

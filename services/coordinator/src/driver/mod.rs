@@ -21,10 +21,11 @@ use ditto_contracts::{
     wire::{Headers, ResultMessage, ledger::ConfirmNotice, subjects},
 };
 use ditto_graph::{CallOutcome, Event};
+use ditto_runtime::telemetry;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tracing::{debug, warn};
 
-pub(crate) use commit::{AdvanceContext, AdvanceVerb, SettleContext, SettleVerb};
+pub(crate) use commit::{AdvanceContext, AdvanceVerb, SettleContext, SettleVerb, ring};
 pub(crate) use live::{Answered, Live};
 pub(crate) use step::{Planned, StepInput, shared};
 
@@ -366,6 +367,7 @@ impl Driver {
         for consumed in &decision.consumed {
             live.open.remove(&consumed.call);
         }
+        let trace = step_trace(live);
         let input = StepInput {
             run: &live.run,
             machine: &live.machine,
@@ -377,7 +379,7 @@ impl Driver {
             deadline_ms: live.deadline_ms,
             deadline_told: live.deadline_told,
             now_ms,
-            traceparent: live.traceparent.as_deref(),
+            traceparent: trace.as_deref().or(live.traceparent.as_deref()),
         };
         let step = match input.plan() {
             Planned::Step(step) => *step,
@@ -486,6 +488,10 @@ impl Driver {
         live.committing = false;
         live.status = step.status;
         live.wake_ms = step.wake_ms;
+        crate::metrics::step_committed();
+        if step.status.is_ended() {
+            crate::metrics::ended(step.status);
+        }
         let changed =
             RunChanged { run: run.clone(), version: live.version, status: step.status, ending: shared(&step.ending) };
         let _ = self.core.news.send(changed); // nobody may be watching
@@ -590,6 +596,16 @@ impl Driver {
         let core = self.core.clone();
         self.tasks.spawn(async move { crate::claims::notify_cancels(&core, &calls).await });
     }
+}
+
+/// A span for one decision, child of the submission; its context goes into the receipts and from there to the workers.
+fn step_trace(live: &Live) -> Option<String> {
+    if !telemetry::enabled() {
+        return None;
+    }
+    let span = tracing::info_span!("loop.step", run_id = %live.run, version = live.version);
+    telemetry::set_parent(&span, live.traceparent.as_deref(), None);
+    telemetry::inject(&span).0
 }
 
 /// Settles results of a run that is not driven here (any more).

@@ -104,7 +104,7 @@ impl StepInput<'_> {
         }
         let idem_key = match &policy.key {
             None => format!("ditto:{}", intent.call),
-            Some(rule) => ditto_definition::key_of_request(rule, &intent.request).map_err(|error| {
+            Some(rule) => ditto_definition::key_of_request(rule, self.run, &intent.request).map_err(|error| {
                 WireError::invalid(codes::EXPRESSION_FAILED, format!("task {}: idempotency key: {error}", intent.label))
             })?,
         };

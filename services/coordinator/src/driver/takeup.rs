@@ -1,6 +1,6 @@
 //! Takes a run up again from the ledger.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, sync::Arc};
 
 use ditto_contracts::{RunStatus, WireError};
 use ditto_graph::{Event, Plan, RunFacts, RunMachine};
@@ -28,7 +28,7 @@ pub(crate) async fn restore(core: Core, loaded: LoadedRun, driver: DriverSender,
         }
     };
     let (epoch, version, bell, run) = (loaded.epoch, loaded.version, loaded.bell, loaded.run.clone());
-    match machine(&core, plan.as_ref(), loaded) {
+    match machine(&core, plan, loaded) {
         Ok(live) => {
             info!(%run, version, epoch, "run taken up");
             let _ = driver.send(Msg::Restored(Box::new(live))); // a driver that has ended gives its runs back itself
@@ -54,7 +54,7 @@ pub(crate) async fn restore(core: Core, loaded: LoadedRun, driver: DriverSender,
     }
 }
 
-fn machine(core: &Core, plan: &dyn Plan, loaded: LoadedRun) -> Result<Live, WireError> {
+fn machine(core: &Core, plan: Arc<dyn Plan>, loaded: LoadedRun) -> Result<Live, WireError> {
     let facts = RunFacts {
         run: loaded.run.clone(),
         namespace: loaded.namespace.clone(),
@@ -63,9 +63,8 @@ fn machine(core: &Core, plan: &dyn Plan, loaded: LoadedRun) -> Result<Live, Wire
         input: loaded.input,
     };
     let options = core.config.run_options();
-    let mut live = |machine, open, hold| Live {
+    let live = |machine, open, hold| Live {
         run: loaded.run.clone(),
-        namespace: loaded.namespace.clone(),
         machine,
         status: if loaded.status == RunStatus::Queued { RunStatus::Running } else { loaded.status },
         epoch: loaded.epoch,
@@ -86,7 +85,7 @@ fn machine(core: &Core, plan: &dyn Plan, loaded: LoadedRun) -> Result<Live, Wire
         hold,
     };
     let Some(checkpoint) = &loaded.checkpoint else {
-        let (machine, decision) = RunMachine::begin(plan, facts, options, loaded.now_ms)?;
+        let (machine, decision) = RunMachine::begin(plan, &facts, options, loaded.now_ms)?;
         let hold = super::Hold {
             decision,
             results: Vec::new(),
@@ -101,7 +100,7 @@ fn machine(core: &Core, plan: &dyn Plan, loaded: LoadedRun) -> Result<Live, Wire
     let references = RunMachine::references(checkpoint)?;
     let outcomes: HashMap<_, _> =
         loaded.calls.iter().filter_map(|(call, stored)| Some((call.clone(), stored.outcome.clone()?))).collect();
-    let machine = RunMachine::restore(plan, facts, options, checkpoint, &outcomes)?;
+    let machine = RunMachine::restore(plan, &facts, options, checkpoint, &outcomes)?;
     let mut live = live(machine, references.open.iter().map(|call| (call.clone(), None)).collect(), None);
     for call in references.open {
         if let Some(outcome) = outcomes.get(&call) {
