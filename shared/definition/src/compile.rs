@@ -18,8 +18,21 @@ use crate::{
 };
 
 const KEYS: [&str; 15] = [
-    "ditto", "loop", "description", "input", "state", "maxIterations", "deadline", "concurrency", "graph", "graphs",
-    "select", "update", "done", "wait", "output",
+    "ditto",
+    "loop",
+    "description",
+    "input",
+    "state",
+    "maxIterations",
+    "deadline",
+    "concurrency",
+    "graph",
+    "graphs",
+    "select",
+    "update",
+    "done",
+    "wait",
+    "output",
 ];
 const WAIT_KEYS: [&str; 4] = ["when", "signal", "for", "until"];
 /// Most iterations a definition may allow.
@@ -283,9 +296,16 @@ fn check_together(reader: &mut Reader, root: &Node, compiled: usize) {
     }
     match (at("graphs"), at("select")) {
         (Some(place), None) => {
-            reader.report(place, "graphs", "`graphs` without `select`", "`select: \"${ … }\"` that yields the name of a graph");
+            reader.report(
+                place,
+                "graphs",
+                "`graphs` without `select`",
+                "`select: \"${ … }\"` that yields the name of a graph",
+            );
         }
-        (None, Some(place)) => reader.report(place, "select", "`select` without `graphs`", "`graphs:` with several graphs"),
+        (None, Some(place)) => {
+            reader.report(place, "select", "`select` without `graphs`", "`graphs:` with several graphs")
+        }
         _ => {}
     }
     if let Some(select) = root.get("select").and_then(|node| literal_text(node).map(|text| (node, text)))

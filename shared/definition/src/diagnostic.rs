@@ -37,13 +37,7 @@ impl Diagnostic {
         message: impl Into<String>,
         expected: impl Into<String>,
     ) -> Self {
-        Self {
-            line: at.line,
-            column: at.column,
-            path: path.into(),
-            message: message.into(),
-            expected: expected.into(),
-        }
+        Self { line: at.line, column: at.column, path: path.into(), message: message.into(), expected: expected.into() }
     }
 
     /// The problem as people read it: place, message, the line it stands on with a caret, what was expected.
@@ -106,10 +100,11 @@ fn window(line: &str, column: usize) -> (String, usize) {
 
 /// The known name nearest to a misspelt one, when it is near enough to be meant.
 pub(crate) fn nearest<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    if found.chars().count() > 64 {
-        return None;
-    }
-    let limit = (found.chars().count() / 3).clamp(1, 3);
+    let limit = match found.chars().count() {
+        0..=2 | 65.. => return None,
+        3 => 1,
+        length => (length / 3).clamp(2, 3),
+    };
     known
         .into_iter()
         .map(|name| (distance(&found.to_lowercase(), &name.to_lowercase()), name))
@@ -149,7 +144,14 @@ mod tests {
     fn a_problem_shows_its_line_with_a_caret() {
         let diagnostic = Diagnostic::new(Place { line: 2, column: 3 }, "graph", "unknown key `grpah`", "`graph`");
         let text = diagnostic.render("a.yaml", "ditto: 1\n  grpah: 2\n");
-        let lines = ["a.yaml:2:3: graph: unknown key `grpah`", "   |", " 2 |   grpah: 2", "   |   ^", "   expected `graph`", ""];
+        let lines = [
+            "a.yaml:2:3: graph: unknown key `grpah`",
+            "   |",
+            " 2 |   grpah: 2",
+            "   |   ^",
+            "   expected `graph`",
+            "",
+        ];
         assert_eq!(text, lines.join("\n"));
     }
 
@@ -166,6 +168,8 @@ mod tests {
     fn near_names_are_suggested_and_far_ones_are_not() {
         assert_eq!(nearest("grpah", ["graph", "graphs"]), Some("graph"));
         assert_eq!(nearest("maxiterations", ["maxIterations"]), Some("maxIterations"));
+        assert_eq!(nearest("whit", ["node", "with", "when"]), Some("with"));
+        assert_eq!(nearest("b", ["a"]), None);
         assert_eq!(nearest("banana", ["graph", "when"]), None);
     }
 }

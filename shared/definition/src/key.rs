@@ -1,5 +1,10 @@
 //! The idempotency key of a call as its tool declares it: an expression over the call's request.
 
+use std::{
+    collections::HashMap,
+    sync::{Arc, LazyLock, PoisonError, RwLock},
+};
+
 use ditto_contracts::{Json, RunId};
 use ditto_graph::{RunScope, Scope};
 use indexmap::IndexMap;
@@ -11,6 +16,11 @@ use crate::{
 
 /// Longest key, in bytes.
 const KEY_BYTES_MAX: usize = 512;
+/// Compiled rules that are remembered.
+const RULES_MAX: usize = 1024;
+
+/// A memory only: the same text always compiles to the same rule.
+static RULES: LazyLock<RwLock<HashMap<String, Arc<KeyRule>>>> = LazyLock::new(Default::default);
 
 /// A compiled key rule such as `input.call.arguments.task + ':crm'`.
 #[derive(Debug)]
@@ -54,12 +64,25 @@ impl KeyRule {
     }
 }
 
-/// Compiles a rule and evaluates it once. Where a rule is used again, [`KeyRule`] saves the compilation.
+/// The key of a call by the text of its rule. Rules are compiled once and remembered: there are as many as tools.
 ///
 /// # Errors
 /// As [`KeyRule::compile`] and [`KeyRule::key`].
 pub fn key_of_request(rule: &str, run: &RunId, request: &Json) -> Result<String, String> {
-    KeyRule::compile(rule)?.key(run, request)
+    let known = RULES.read().unwrap_or_else(PoisonError::into_inner).get(rule).cloned();
+    let compiled = match known {
+        Some(compiled) => compiled,
+        None => {
+            let compiled = Arc::new(KeyRule::compile(rule)?);
+            let mut rules = RULES.write().unwrap_or_else(PoisonError::into_inner);
+            if rules.len() >= RULES_MAX {
+                rules.clear();
+            }
+            rules.insert(rule.to_owned(), Arc::clone(&compiled));
+            compiled
+        }
+    };
+    compiled.key(run, request)
 }
 
 #[cfg(test)]

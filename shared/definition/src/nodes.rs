@@ -42,8 +42,11 @@ pub(crate) fn check_type(node: &str) -> Result<(), (String, String)> {
     }
     let hint = nearest(node, KNOWN).map(|near| format!("; did you mean `{near}`?"));
     let message = format!("unknown node type `{}`{}", crate::document::shorten_to(node, 128), hint.unwrap_or_default());
-    let siblings: Vec<_> =
-        KNOWN.iter().filter(|known| known.split('.').next() == Some(domain)).map(|known| format!("`{known}`")).collect();
+    let siblings: Vec<_> = KNOWN
+        .iter()
+        .filter(|known| known.split('.').next() == Some(domain))
+        .map(|known| format!("`{known}`"))
+        .collect();
     Err((message, format!("one of {}", siblings.join(", "))))
 }
 
@@ -76,11 +79,8 @@ static ACT_MCP: Keys = &[
     ("call", false, Shape::Keys(&CALL)),
 ];
 static OBSERVE: Keys = &[("result", true, Shape::Object)];
-static OUTPUT: Keys = &[
-    ("deliveryId", true, Shape::Name),
-    ("message", true, Shape::Keys(&MESSAGE)),
-    ("artifacts", false, Shape::List),
-];
+static OUTPUT: Keys =
+    &[("deliveryId", true, Shape::Name), ("message", true, Shape::Keys(&MESSAGE)), ("artifacts", false, Shape::List)];
 
 fn shape(node: &str) -> Option<Shape> {
     Some(Shape::Keys(match node {
@@ -145,7 +145,9 @@ fn check(shape: &Shape, node: &Node, path: &str, problems: &mut Vec<Diagnostic>)
                 problems.push(Diagnostic::new(node.at, path, message, format!("`{key}: …`")));
             }
             // An invocation names its server and its call.
-            if known.iter().any(|key| key == "`operation`") && node.get("operation").and_then(literal_text) == Some("invoke") {
+            if known.iter().any(|key| key == "`operation`")
+                && node.get("operation").and_then(literal_text) == Some("invoke")
+            {
                 for key in ["server", "call"].into_iter().filter(|key| node.get(key).is_none()) {
                     let message = format!("`operation: invoke` without `{key}`");
                     problems.push(Diagnostic::new(node.at, path, message, format!("`{key}: …`")));

@@ -17,13 +17,7 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(crate) fn report(
-        &mut self,
-        at: Place,
-        path: &str,
-        message: impl Into<String>,
-        expected: impl Into<String>,
-    ) {
+    pub(crate) fn report(&mut self, at: Place, path: &str, message: impl Into<String>, expected: impl Into<String>) {
         self.problems.push(Diagnostic::new(at, path, message, expected));
     }
 

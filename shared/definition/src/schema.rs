@@ -26,7 +26,7 @@ pub(crate) fn compile(node: &Node, path: &str, problems: &mut Vec<Diagnostic>) -
     }
     references(node, path, problems);
     if let Some(draft) = node.get("$schema")
-        && !draft.text().is_some_and(|text| text.trim_end_matches('#') == "https://json-schema.org/draft/2020-12/schema")
+        && draft.text().map(|text| text.trim_end_matches('#')) != Some("https://json-schema.org/draft/2020-12/schema")
     {
         let expected = "`https://json-schema.org/draft/2020-12/schema`, or no `$schema`";
         problems.push(Diagnostic::new(draft.at, join(path, "$schema"), draft.describe(), expected));

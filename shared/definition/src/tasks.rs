@@ -29,8 +29,7 @@ const CYCLE_SEARCHES_MAX: usize = 64;
 /// Roots where a graph gets its input.
 pub(crate) const GRAPH_INPUT: [Root; 4] = [Root::Input, Root::State, Root::Run, Root::Signal];
 /// Roots inside a task, and after a graph.
-pub(crate) const EVERYTHING: [Root; 6] =
-    [Root::Input, Root::State, Root::Graph, Root::Tasks, Root::Run, Root::Signal];
+pub(crate) const EVERYTHING: [Root; 6] = [Root::Input, Root::State, Root::Graph, Root::Tasks, Root::Run, Root::Signal];
 
 /// A compiled graph.
 pub(crate) struct CompiledGraph {
@@ -54,7 +53,12 @@ pub(crate) fn read(reader: &mut Reader, id: &str, node: &Node, path: &str) -> Op
     let tasks_path = join(path, "tasks");
     let entries = match node.get("tasks") {
         None => {
-            reader.report(node.at, path, "the key `tasks` is missing", "`tasks:` with a mapping of tasks, which may be empty: `{}`");
+            reader.report(
+                node.at,
+                path,
+                "the key `tasks` is missing",
+                "`tasks:` with a mapping of tasks, which may be empty: `{}`",
+            );
             return None;
         }
         Some(Node { value: Value::Map(entries), .. }) => entries.as_slice(),
@@ -91,13 +95,7 @@ pub(crate) fn read(reader: &mut Reader, id: &str, node: &Node, path: &str) -> Op
     }
 }
 
-fn read_task(
-    reader: &mut Reader,
-    entry: &Entry,
-    path: &str,
-    order: &Order<'_>,
-    declared: &[TaskId],
-) -> Option<Task> {
+fn read_task(reader: &mut Reader, entry: &Entry, path: &str, order: &Order<'_>, declared: &[TaskId]) -> Option<Task> {
     let node = &entry.node;
     let id = reader.id_text(&entry.key, entry.at, path, "a task id", |text| TaskId::new(text));
     reader.mapping(node, path, &TASK_KEYS)?;
@@ -110,7 +108,8 @@ fn read_task(
     };
     let needs = read_needs(reader, node.get("needs"), entry, &join(path, "needs"), order);
     let names = Names { roots: &EVERYTHING, tasks: &needs, declared };
-    let input = node.get("with").map(|with| (with, reader.template(with, &join(path, "with"), Yields::Anything, &names)));
+    let input =
+        node.get("with").map(|with| (with, reader.template(with, &join(path, "with"), Yields::Anything, &names)));
     if let Some(node_type) = &node_type {
         let with = node.get("with");
         let path = if with.is_some() { join(path, "with") } else { path.to_owned() };
@@ -120,7 +119,8 @@ fn read_task(
     let fail = node.get("fail").map(|fail| reader.template(fail, &join(path, "fail"), Yields::OptionalText, &names));
     let retry = node.get("retry").map(|retry| read_retry(reader, retry, &join(path, "retry")));
     let timeout = node.get("timeout").map(|node| reader.duration(node, &join(path, "timeout"), 1, TIMEOUT_MS_MAX));
-    let pool = node.get("pool").map(|pool| reader.id(pool, &join(path, "pool"), "the name of a pool", |text| Pool::new(text)));
+    let pool =
+        node.get("pool").map(|pool| reader.id(pool, &join(path, "pool"), "the name of a pool", |text| Pool::new(text)));
     let on_unknown = node.get("onUnknown").map(|found| {
         let choices = [("park", OnUnknown::Park), ("surface", OnUnknown::Surface), ("fail", OnUnknown::Fail)];
         reader.choice(found, &join(path, "onUnknown"), &choices)
@@ -167,7 +167,12 @@ fn read_retry(reader: &mut Reader, node: &Node, path: &str) -> Option<Retry> {
     let attempts = match node.get("maxAttempts") {
         Some(found) => reader.integer(found, &join(path, "maxAttempts"), 2, 100),
         None => {
-            reader.report(node.at, path, "the key `maxAttempts` is missing", "`maxAttempts:` from 2 to 100, the first attempt included");
+            reader.report(
+                node.at,
+                path,
+                "the key `maxAttempts` is missing",
+                "`maxAttempts:` from 2 to 100, the first attempt included",
+            );
             None
         }
     };
@@ -179,13 +184,7 @@ fn read_retry(reader: &mut Reader, node: &Node, path: &str) -> Option<Retry> {
 }
 
 /// The needs of a task that exist; the others are reported.
-fn read_needs(
-    reader: &mut Reader,
-    node: Option<&Node>,
-    task: &Entry,
-    path: &str,
-    order: &Order<'_>,
-) -> Vec<TaskId> {
+fn read_needs(reader: &mut Reader, node: Option<&Node>, task: &Entry, path: &str, order: &Order<'_>) -> Vec<TaskId> {
     let Some(node) = node else { return Vec::new() };
     let Value::List(items) = &node.value else {
         reader.report(node.at, path, node.describe(), "a list of task ids, such as `[read]`");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ditto_contracts::Json;
+use ditto_contracts::{Json, limits::VALUE_BYTES_MAX};
 use ditto_graph::{Formula, FormulaError, Scope, constant};
 
 use crate::{
@@ -242,6 +242,10 @@ impl Template {
 impl Formula for Template {
     fn evaluate(&self, scope: &Scope<'_>) -> Result<Json, FormulaError> {
         let value = self.render(scope)?;
+        if value.len() > VALUE_BYTES_MAX {
+            let message = format!("a value of {} bytes; at most {VALUE_BYTES_MAX}", value.len());
+            return Err(FormulaError { path: self.path.clone(), message });
+        }
         self.check(&value).map_err(|message| FormulaError { path: self.path.clone(), message })?;
         if self.yields == Yields::OptionalText && value.is_null() {
             return Ok(Json::string(""));
@@ -253,4 +257,75 @@ impl Formula for Template {
 /// Whether a value is known to be this text, without an expression.
 pub(crate) fn literal_text(node: &Node) -> Option<&str> {
     node.text().filter(|text| !text.contains("${"))
+}
+
+#[cfg(test)]
+mod tests {
+    use ditto_contracts::RunId;
+    use ditto_graph::RunScope;
+    use indexmap::IndexMap;
+
+    use super::*;
+    use crate::expression::Root;
+
+    /// The value of a template written as a YAML value, for an input.
+    fn render(text: &str, input: &str, yields: Yields) -> Result<String, String> {
+        let (node, problems) = crate::document::read(&format!("v: {text}\n"), "x.yaml");
+        assert_eq!(problems, []);
+        let node = node.unwrap().get("v").unwrap().clone();
+        let names = Names { roots: &[Root::Input], tasks: &[], declared: &[] };
+        let mut problems = Vec::new();
+        let compiled = crate::stack::with_room(|| compile(&node, "v", yields, &names, &mut problems)).unwrap();
+        let Some(template) = compiled else { return Err(problems[0].message.clone()) };
+        let (input, null, tasks) = (Json::parse(input.to_owned()).unwrap(), Json::null(), IndexMap::new());
+        let run = RunScope { id: RunId::generate(0), iteration: 0 };
+        let scope = Scope { input: &input, state: &null, graph: &null, tasks: &tasks, signal: &null, run: &run };
+        let value = template.into_formula().evaluate(&scope);
+        value.map(|value| value.as_str().to_owned()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn templates_write_json() {
+        let input = r#"{"big":123456789012345678901234567890,"e":1e2,"t":"q\"\u00e4\n","l":[1,{"a":null}],"n":null}"#;
+        #[rustfmt::skip]
+        let table = [
+            // constants
+            ("{ b: [1, 2.50, null, true], a: no }", r#"{"b":[1,2.50,null,true],"a":"no"}"#),
+            ("12345678901234567890123", "12345678901234567890123"),
+            ("\"a\\n\\\"b\"", r#""a\n\"b""#),
+            ("'$${ input }'", r#""${ input }""#),
+            ("'costs $5 {x}'", r#""costs $5 {x}""#),
+            // a whole expression keeps its type and bytes
+            ("${ input.big }", "123456789012345678901234567890"),
+            ("${ input.t }", r#""q\"\u00e4\n""#),
+            ("{ x: '${ input.e }', y: ['${ input.l }'] }", r#"{"x":1e2,"y":[[1,{"a":null}]]}"#),
+            ("${input.n}", "null"),
+            // a part of a text is written as text
+            ("'a ${ input.t } b'", r#""a q\"ä\n b""#),
+            ("'${ input.e }${ input.big }'", r#""1e2123456789012345678901234567890""#),
+            ("' ${ input.l }'", r#"" [1,{\"a\":null}]""#),
+            ("'${ input.n }!'", r#""null!""#),
+            ("'${ true ? \"}\" : \"{\" } $${x}'", r#""} ${x}""#),
+        ];
+        for (text, json) in table {
+            assert_eq!(render(text, input, Yields::Anything).as_deref(), Ok(json), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_failure_names_the_place_and_the_expression() {
+        let found = render("{ a: ['x', '${ input.b }'] }", "{}", Yields::Anything);
+        assert_eq!(found, Err("v.a[1]: `input.b`: there is no key `b`".into()));
+        let found = render("${ input.b }", r#"{"b":"yes"}"#, Yields::Boolean);
+        assert_eq!(found, Err("v: \"yes\" where true or false is expected".into()));
+        assert_eq!(render("${ input.b }", r#"{"b":null}"#, Yields::OptionalText).as_deref(), Ok("\"\""));
+        assert_eq!(render("${ input.b }", r#"{"b":[]}"#, Yields::Text), Err("v: [] where a text is expected".into()));
+    }
+
+    #[test]
+    fn a_template_cannot_multiply_a_value_without_bound() {
+        let input = format!("{{\"t\":\"{}\"}}", "x".repeat(3 << 20));
+        let found = render("['${ input.t }', 'a ${ input.t }', '${ input.t }']", &input, Yields::Anything);
+        assert!(found.is_err_and(|message| message.contains("bytes; at most 8388608")));
+    }
 }

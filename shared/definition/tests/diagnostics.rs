@@ -1,4 +1,5 @@
 //! Every kind of problem is found at its place, all of them at once, and no text makes the compiler fail.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
 use ditto_definition::{Diagnostic, compile, render_all};
 use proptest::prelude::*;
@@ -10,7 +11,9 @@ fn problems(text: &str) -> Vec<Diagnostic> {
 /// A valid definition around one task.
 fn with_task(task: &str) -> String {
     let task: String = task.lines().map(|line| format!("      {line}\n")).collect();
-    format!("ditto: 1\nloop: x\ngraph:\n  tasks:\n    first: {{ node: A.B }}\n    second:\n{task}    third: {{ node: A.B }}\n")
+    format!(
+        "ditto: 1\nloop: x\ngraph:\n  tasks:\n    first: {{ node: A.B }}\n    second:\n{task}    third: {{ node: A.B }}\n"
+    )
 }
 
 /// A valid definition with further keys at the top, from line 4.
@@ -57,7 +60,7 @@ fn each_problem_is_found_at_its_place() {
         (with_top("input: { pattern: '(' }"), 4, 19, "input.pattern", "not a valid JSON Schema", "draft 2020-12"),
         (with_top("state: { a: \"${ state.x }\" }"), 4, 17, "state.a", "`state` has no value here", "`input`, `run`"),
         (with_top("output: \"${ inptu.x }\""), 4, 13, "output", "unknown name `inptu`; did you mean `input`?", "one of `input`"),
-        (with_top("output: \"a ${ tasks.b } c\""), 4, 19, "output", "unknown task `b`", "a task of this graph"),
+        (with_top("output: \"a ${ tasks.b } c\""), 4, 15, "output", "unknown task `b`", "a task of this graph"),
         (with_top("output: ${ 1 + }"), 4, 16, "output", "not a valid expression", "a CEL expression"),
         (with_top("output: \"${ 1 + 2\""), 4, 10, "output", "`${` without its `}`", "`$${`"),
         (with_top("output: ${}"), 4, 11, "output", "an empty expression", "between `${` and `}`"),
@@ -66,7 +69,7 @@ fn each_problem_is_found_at_its_place() {
         (with_top("done: 1"), 4, 7, "done", "1 where true or false", "`${ … }`"),
         (with_top("done: true\nwait: 10m"), 5, 7, "wait", "the text \"10m\"", "a mapping with `when`"),
         (with_top("done: true\nwait: {}"), 5, 7, "wait", "nothing to wait for", "at least one of `signal`"),
-        (with_top("done: true\nwait: { signal: ${ input.x } }"), 5, 17, "wait.signal", "an expression", "`wait.when`"),
+        (with_top("done: true\nwait:\n  signal: ${ input.x }"), 6, 11, "wait.signal", "an expression", "`wait.when`"),
         (with_top("done: true\nwait: { signal: '' }"), 5, 17, "wait.signal", "the text \"\"", "1 to 128"),
         (with_top("done: true\nwait: { for: 5 }"), 5, 14, "wait.for", "the number 5", "a duration such as"),
         (with_top("done: true\nwait: { until: [] }"), 5, 16, "wait.until", "a list", "milliseconds since 1970"),
@@ -89,8 +92,8 @@ fn each_problem_is_found_at_its_place() {
         (with_task("node: A.B\nneeds: [third]"), 8, 15, "graph.tasks.second.needs[0]", "task `third` is declared later", "`third` above `second`"),
         (with_task("node: A.B\nneeds: [second]"), 8, 15, "graph.tasks.second.needs", "a cycle: `second` needs `second`", "declared earlier"),
         (with_task("node: A.B\nneeds: [5]"), 8, 15, "graph.tasks.second.needs[0]", "the number 5", "a task id"),
-        (with_task("node: A.B\nwith: \"${ tasks.first }\""), 8, 22, "graph.tasks.second.with", "task `first` is not among the `needs`", "`needs: [first]`"),
-        (with_task("node: A.B\nneeds: [first]\nwith: { a: [1, \"${ tasks.first.x + tasks.third }\"] }"), 9, 47, "graph.tasks.second.with.a[1]", "task `third` is not among", "`needs: [third]`"),
+        (with_task("node: A.B\nwith: \"${ tasks.first }\""), 8, 17, "graph.tasks.second.with", "task `first` is not among the `needs`", "`needs: [first]`"),
+        (with_task("node: A.B\nneeds: [first]\nwith: { a: [1, \"${ tasks.first.x + tasks.third }\"] }"), 9, 42, "graph.tasks.second.with.a[1]", "task `third` is not among", "`needs: [third]`"),
         (with_task("node: A.B\nwhen: 'yes'"), 8, 13, "graph.tasks.second.when", "\"yes\" where true or false", "true or false"),
         (with_task("node: A.B\nfail: 5"), 8, 13, "graph.tasks.second.fail", "5 where a text", "a text"),
         (with_task("node: A.B\nretry: 3"), 8, 14, "graph.tasks.second.retry", "the number 3", "a mapping with `maxAttempts`"),
@@ -112,8 +115,9 @@ fn each_problem_is_found_at_its_place() {
         (with_task("node: INTERACTION.OBSERVE\nwith: { results: 1 }"), 8, 15, "graph.tasks.second.with.results", "did you mean `result`?", "one of `result`"),
         (with_task("node: INTERACTION.OBSERVE\nwith: 5"), 8, 13, "graph.tasks.second.with", "the number 5", "a mapping with `result`"),
         ("ditto: 1\nditto: 1\nloop: x\ngraph: {tasks: {}}".into(), 2, 1, "ditto", "a second time", "each key once"),
-        ("ditto: 1\n\tloop: x".into(), 2, 2, "", "not valid YAML", "YAML"),
+        ("ditto: 1\n\tloop: x".into(), 1, 8, "", "not valid YAML", "spaces, not tabs"),
     ];
+    let mut missing = Vec::new();
     for (text, line, column, path, message, expected) in table {
         let found = problems(&text);
         let matching = found.iter().find(|problem| {
@@ -121,8 +125,15 @@ fn each_problem_is_found_at_its_place() {
                 && problem.message.contains(message)
                 && problem.expected.contains(expected)
         });
-        assert!(matching.is_some(), "{text}\nwanted {line}:{column} {path}: {message}; {expected}\nfound {found:#?}");
+        if matching.is_none() {
+            let shown: Vec<_> = found.iter().map(ToString::to_string).collect();
+            missing.push(format!(
+                "{text}\nwanted {line}:{column}: {path}: {message}; {expected}\nfound  {}",
+                shown.join("\n       ")
+            ));
+        }
     }
+    assert!(missing.is_empty(), "{}", missing.join("\n\n"));
 }
 
 #[test]
@@ -164,7 +175,12 @@ fn a_flood_of_problems_is_cut() {
 fn many_tasks_compile_and_too_many_do_not() {
     let graph = |count: usize| {
         let tasks: String = (0..count)
-            .map(|n| format!("    t{n}: {{ node: A.B, needs: [{}] }}\n", if n > 0 { format!("t{}", n - 1) } else { String::new() }))
+            .map(|n| {
+                format!(
+                    "    t{n}: {{ node: A.B, needs: [{}] }}\n",
+                    if n > 0 { format!("t{}", n - 1) } else { String::new() }
+                )
+            })
             .collect();
         format!("ditto: 1\nloop: x\ngraph:\n  tasks:\n{tasks}")
     };

@@ -1,4 +1,5 @@
 //! The shipped examples compile, and do what they say when their calls end one way or another.
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
 use std::{fs, path::Path, sync::Arc};
 
@@ -34,7 +35,8 @@ impl Script {
         };
         let options = RunOptions { reconcile_window_ms: 60_000 };
         let (machine, decision) = RunMachine::begin(Arc::clone(&definition.plan), &facts, options, 0).unwrap();
-        let mut script = Self { machine, calls: vec![], made: vec![], outlook: Outlook::Running { wake_ms: None }, now_ms: 0 };
+        let mut script =
+            Self { machine, calls: vec![], made: vec![], outlook: Outlook::Running { wake_ms: None }, now_ms: 0 };
         script.take(decision);
         script
     }
@@ -89,7 +91,8 @@ fn world(call: &CallIntent) -> CallOutcome {
     match call.node.as_str() {
         "INTERACTION.ACT.TOOL" => {
             assert_eq!(call.source.as_deref(), Some("read_text"));
-            let path = request.field("call").unwrap().field("arguments").unwrap().field("path").unwrap().to_text().unwrap();
+            let path =
+                request.field("call").unwrap().field("arguments").unwrap().field("path").unwrap().to_text().unwrap();
             w.begin_object().key("callId").string(call.call_id.as_str()).key("source").string("read_text");
             if path.starts_with("no") {
                 w.key("status").string("failed");
@@ -126,7 +129,10 @@ fn read_and_deliver_delivers_every_file_once() {
     assert_eq!(definition.plan.deadline_ms(), Some(600_000));
     let mut run = Script::begin(&definition, r#"{"paths":["README.md","Cargo.toml"]}"#);
     let first = run.calls[0].clone();
-    assert_eq!(first.request.as_str(), r#"{"call":{"id":"read:0","name":"read_text","arguments":{"path":"README.md"}}}"#);
+    assert_eq!(
+        first.request.as_str(),
+        r#"{"call":{"id":"read:0","name":"read_text","arguments":{"path":"README.md"}}}"#
+    );
     run.answer(world);
     assert_eq!(run.output(), r#"{"delivered":2}"#);
     let outputs: Vec<_> = run.made.iter().filter(|call| call.ends_with(".OUTPUT")).collect();
@@ -185,7 +191,8 @@ fn approval_waits_for_the_decision_and_follows_it() {
         }
         run
     };
-    let signal = |body: &str| Event::Signal { n: 1, name: "decision".into(), body: Json::parse(body.to_owned()).unwrap() };
+    let signal =
+        |body: &str| Event::Signal { n: 1, name: "decision".into(), body: Json::parse(body.to_owned()).unwrap() };
 
     let mut yes = waiting();
     yes.event(signal(r#"{"approve":true,"by":"alex","ticket":12345678901234567890123}"#)).answer(world);

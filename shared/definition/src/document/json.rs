@@ -41,7 +41,8 @@ impl<'t> Reader<'t> {
 
     /// Skips white space and, between entries, commas and colons: the grammar was checked before.
     fn skip(&mut self) -> Option<u8> {
-        let end = self.rest.find(|c: char| !matches!(c, ' ' | '\t' | '\n' | '\r' | ',' | ':')).unwrap_or(self.rest.len());
+        let end =
+            self.rest.find(|c: char| !matches!(c, ' ' | '\t' | '\n' | '\r' | ',' | ':')).unwrap_or(self.rest.len());
         self.advance(end);
         self.rest.bytes().next()
     }

@@ -9,7 +9,8 @@ use super::{DEPTH_MAX, Entry, Node, Value, join};
 use crate::diagnostic::{Diagnostic, Place};
 
 pub(super) fn read(text: &str) -> (Option<Node>, Vec<Diagnostic>) {
-    let mut reader = Reader { parser: Parser::new_from_str(text), problems: Vec::new() };
+    let chars = text.chars().collect();
+    let mut reader = Reader { parser: Parser::new_from_str(text), chars, problems: Vec::new() };
     match reader.document() {
         Ok(root) => (root, reader.problems),
         Err(fatal) => {
@@ -21,6 +22,8 @@ pub(super) fn read(text: &str) -> (Option<Node>, Vec<Diagnostic>) {
 
 struct Reader<'t> {
     parser: Parser<'t, StrInput<'t>>,
+    /// The text; the parser counts in characters.
+    chars: Vec<char>,
     problems: Vec<Diagnostic>,
 }
 
@@ -80,13 +83,12 @@ impl<'t> Reader<'t> {
                 return Ok(None);
             }
             Event::Scalar(text, style, ..) => {
-                let width = span.end.index().saturating_sub(span.start.index());
                 let quotes = match style {
                     ScalarStyle::Plain => Some(0),
                     ScalarStyle::SingleQuoted | ScalarStyle::DoubleQuoted => Some(1),
                     _ => None,
                 };
-                inset = quotes.filter(|quotes| width == text.chars().count() + 2 * quotes);
+                inset = quotes.filter(|quotes| self.is_written(span.start.index() + quotes, &text));
                 if style == ScalarStyle::Plain {
                     match plain(&text) {
                         Ok(value) => value,
@@ -107,6 +109,12 @@ impl<'t> Reader<'t> {
             }
         };
         Ok(Some(Node { value, at, inset }))
+    }
+
+    /// Whether a text stands at a place as it is, without escapes or folded lines.
+    fn is_written(&self, at: usize, text: &str) -> bool {
+        let mut written = self.chars.iter().skip(at);
+        text.chars().all(|c| c != '\n' && written.next() == Some(&c))
     }
 
     fn list(&mut self, path: &str, depth: usize) -> Result<Vec<Node>, Diagnostic> {
@@ -182,7 +190,8 @@ fn plain(text: &str) -> Result<Value, (&'static str, &'static str)> {
         ".nan" | ".NaN" | ".NAN" | ".inf" | ".Inf" | ".INF" | "+.inf" | "-.inf" | "+.Inf" | "-.Inf" | "+.INF"
         | "-.INF" => return Err(("a number that JSON does not have", "a finite number, or a text in quotes")),
         _ if text.starts_with("0x") || text.starts_with("0o") => {
-            let (radix, digits) = if text.starts_with("0x") { (16, &text[2..]) } else { (8, &text[2..]) };
+            let (prefix, digits) = text.split_at(2);
+            let radix = if prefix == "0x" { 16 } else { 8 };
             if digits.is_empty() || !digits.chars().all(|c| c.is_digit(radix)) {
                 return Ok(Value::Text(text.to_owned()));
             }

@@ -118,9 +118,9 @@ impl Evaluation<'_, '_> {
                     }
                 }
             }
-            (View::Map, View::Text(key)) => operand.field(&key, self.meter)?.ok_or_else(|| {
-                Fault::new(format!("there is no key `{}`", crate::document::shorten(&key)))
-            }),
+            (View::Map, View::Text(key)) => operand
+                .field(&key, self.meter)?
+                .ok_or_else(|| Fault::new(format!("there is no key `{}`", crate::document::shorten(&key)))),
             (View::List, _) => Err(Fault::new(format!("a list is indexed by an integer, not by {}", index.kind()))),
             (View::Map, _) => Err(Fault::new(format!("a map is indexed by a text, not by {}", index.kind()))),
             _ => Err(Fault::new(format!("{} cannot be indexed", operand.kind()))),

@@ -146,9 +146,9 @@ impl Function {
     fn double(self, value: &Value) -> Result<Value, Fault> {
         let exact = |n: i128| {
             let double = n as f64;
-            (double as i128 == n).then_some(Value::Double(double)).ok_or_else(|| {
-                Fault::new(format!("the integer {n} has no exact floating-point value"))
-            })
+            (double as i128 == n)
+                .then_some(Value::Double(double))
+                .ok_or_else(|| Fault::new(format!("the integer {n} has no exact floating-point value")))
         };
         match value.view() {
             View::Int(n) => exact(n.into()),

@@ -282,7 +282,7 @@ impl Lowering<'_> {
 
     fn select(&mut self, at: &IdedExpr, select: &SelectExpr, depth: usize) -> Option<Expr> {
         if self.is_root(&select.operand, "tasks") {
-            return self.task(at, &select.field).map(Expr::Task);
+            return self.task(&select.operand, &select.field).map(Expr::Task);
         }
         if self.is_root(&select.operand, "run") && self.names.roots.contains(&Root::Run) {
             return match select.field.as_str() {
@@ -335,11 +335,11 @@ impl Lowering<'_> {
     }
 
     fn has(&mut self, at: &IdedExpr, arguments: &[IdedExpr], depth: usize) -> Option<Expr> {
-        let [argument @ IdedExpr { expr: Ast::Select(select), .. }] = arguments else {
+        let [IdedExpr { expr: Ast::Select(select), .. }] = arguments else {
             return self.report(at, "`has` of something that is no key", "`has(value.key)`");
         };
         if self.is_root(&select.operand, "tasks") {
-            return self.task(argument, &select.field).map(Expr::HasTask);
+            return self.task(&select.operand, &select.field).map(Expr::HasTask);
         }
         let operand = self.expr(&select.operand, depth + 1)?;
         Some(Expr::Has(Box::new(operand), Arc::from(select.field.as_str())))
@@ -358,7 +358,11 @@ impl Lowering<'_> {
             [variable, body] => (variable, None, body),
             [variable, filter, body] if kind == MacroKind::Map => (variable, Some(filter), body),
             _ => {
-                return self.report(at, format!("`{name}` with {} arguments", arguments.len()), format!("`list.{name}(x, …)`"));
+                return self.report(
+                    at,
+                    format!("`{name}` with {} arguments", arguments.len()),
+                    format!("`list.{name}(x, …)`"),
+                );
             }
         };
         let Ast::Ident(variable_name) = &variable.expr else {

@@ -13,6 +13,6 @@ mod tests;
 mod value;
 
 pub(crate) use evaluate::evaluate;
-pub(crate) use lower::{Expr, Names, Root, compile};
+pub(crate) use lower::{Expr, Names, Problem, Root, compile};
 pub(crate) use split::{Piece, split};
 pub(crate) use value::{Fault, Meter};

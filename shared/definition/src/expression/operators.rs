@@ -62,9 +62,9 @@ pub(crate) fn negate(value: &Value) -> Result<Value, Fault> {
     match value.view() {
         View::Int(n) => n.checked_neg().map(Value::Int).ok_or_else(|| Fault::new(format!("-({n}) overflows 64 bits"))),
         View::Double(n) => Ok(Value::Double(-n)),
-        View::Uint(n) => i64::try_from(-i128::from(n))
-            .map(Value::Int)
-            .map_err(|_| Fault::new(format!("-({n}) overflows 64 bits"))),
+        View::Uint(n) => {
+            i64::try_from(-i128::from(n)).map(Value::Int).map_err(|_| Fault::new(format!("-({n}) overflows 64 bits")))
+        }
         View::Inexact(text) => Err(inexact(text)),
         _ => Err(Fault::new(format!("`-` does not apply to {}", value.kind()))),
     }

@@ -7,6 +7,8 @@ use ditto_contracts::{Json, JsonKind, limits::VALUE_BYTES_MAX};
 
 /// Steps one evaluation may take: nodes visited, elements looked at, 256 bytes of text read or written.
 pub(crate) const STEPS_MAX: u64 = 1_000_000;
+/// Bytes one evaluation may make on the way to a value, which itself is at most [`VALUE_BYTES_MAX`].
+pub(crate) const MADE_BYTES_MAX: usize = 4 * VALUE_BYTES_MAX;
 
 /// A value.
 #[derive(Debug, Clone)]
@@ -73,8 +75,8 @@ impl Meter {
     /// Counts bytes that are made.
     pub(crate) fn make(&mut self, bytes: usize) -> Result<(), Fault> {
         self.bytes = self.bytes.saturating_add(bytes);
-        if self.bytes > VALUE_BYTES_MAX {
-            return Err(Fault { message: format!("makes more than {VALUE_BYTES_MAX} bytes"), fatal: true });
+        if self.bytes > MADE_BYTES_MAX {
+            return Err(Fault { message: format!("makes more than {MADE_BYTES_MAX} bytes"), fatal: true });
         }
         self.step(bytes as u64 / 256)
     }
@@ -383,6 +385,6 @@ mod tests {
         let mut meter = Meter::default();
         assert!(meter.step(STEPS_MAX).is_ok());
         assert!(meter.step(1).is_err_and(|fault| fault.fatal));
-        assert!(Meter::default().make(VALUE_BYTES_MAX + 1).is_err_and(|fault| fault.fatal));
+        assert!(Meter::default().make(MADE_BYTES_MAX + 1).is_err_and(|fault| fault.fatal));
     }
 }
