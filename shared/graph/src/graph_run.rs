@@ -226,7 +226,7 @@ impl GraphRun {
             }
             return Ok(());
         }
-        match self.request(i, cx) {
+        match request(task, &scope, cx) {
             Ok((request, identity)) => {
                 decision.progress.push(Progress::TaskStarted { label: self.label(i, cx), node: task.node.clone() });
                 self.open_call(i, 1, request, identity, cx, decision)
@@ -238,17 +238,10 @@ impl GraphRun {
         }
     }
 
-    /// The request of a task. The same each time it is asked for: everything it depends on is fixed.
+    /// The request of a task that was decided. The same as then: everything it depends on is fixed.
     fn request(&self, i: usize, cx: &GraphCx<'_>) -> Result<(Json, CallIdentity), WireError> {
-        let task = &self.graph.tasks()[i];
         let tasks = self.dependencies(i);
-        let request = task.input.evaluate(&self.scope(&tasks, cx))?;
-        if request.len() > VALUE_BYTES_MAX {
-            let message = format!("task {}: input has {} bytes; at most {VALUE_BYTES_MAX}", task.id, request.len());
-            return Err(error(ErrorClass::InvalidInput, codes::VALUE_TOO_LARGE, &message));
-        }
-        let identity = identify(&task.node, &request, cx.run.iteration, &task.id)?;
-        Ok((request, identity))
+        request(&self.graph.tasks()[i], &self.scope(&tasks, cx), cx)
     }
 
     fn open_call(
@@ -363,6 +356,17 @@ impl GraphRun {
     fn label(&self, i: usize, cx: &GraphCx<'_>) -> String {
         format!("{}/{}", cx.run.iteration, self.graph.tasks()[i].id)
     }
+}
+
+/// What a task asks for, and which call that is.
+fn request(task: &Task, scope: &Scope<'_>, cx: &GraphCx<'_>) -> Result<(Json, CallIdentity), WireError> {
+    let request = task.input.evaluate(scope)?;
+    if request.len() > VALUE_BYTES_MAX {
+        let message = format!("task {}: input has {} bytes; at most {VALUE_BYTES_MAX}", task.id, request.len());
+        return Err(error(ErrorClass::InvalidInput, codes::VALUE_TOO_LARGE, &message));
+    }
+    let identity = identify(&task.node, &request, cx.run.iteration, &task.id)?;
+    Ok((request, identity))
 }
 
 /// The failure that a `fail` expression asks for.

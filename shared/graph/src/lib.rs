@@ -17,13 +17,14 @@ mod loop_run;
 mod outcome;
 mod plan;
 mod plan_context;
+mod plan_end;
 mod pure;
 mod run_machine;
 mod state_loop;
 mod wait;
 
 pub use failure::GraphFailure;
-pub use fn_plan::{FnPlan, PlanEnd};
+pub use fn_plan::FnPlan;
 pub use formula::{Formula, FormulaError, RunScope, Scope, constant, formula};
 pub use graph::{Graph, GraphBuilder, GraphProblem, Retry, Task};
 pub use plan::{
@@ -31,6 +32,7 @@ pub use plan::{
     PureNode, References, RunFacts, RunOptions,
 };
 pub use plan_context::PlanContext;
+pub use plan_end::PlanEnd;
 pub use pure::PureNodes;
 pub use run_machine::RunMachine;
 pub use state_loop::{InputCheck, StateLoop, StateLoopBuilder, StateLoopProblem};

@@ -1,15 +1,15 @@
 //! What every run has, whatever its plan: outcomes taken in once, unknown outcomes, cancel, deadline, one end.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
 };
 
 use ditto_contracts::{CallUid, ErrorClass, Json, OnUnknown, ReceiptState, RunStatus, WireError, codes};
 
 use crate::{
-    CallOutcome, Checkpoint, Consumed, Decision, Ending, Event, Execution, Outlook, Plan, References, RunFacts,
-    RunOptions,
+    CallOutcome, Checkpoint, Consumed, Decision, Ending, Event, Execution, Outlook, Plan, Progress, References,
+    RunFacts, RunOptions,
     ending::{ending, report_unknown, unknown_error},
     envelope::{EndingRecord, Envelope, OpenRecord, ParkedRecord},
     failure::{error, internal},
@@ -23,18 +23,18 @@ pub struct RunMachine {
     execution: Box<dyn Execution>,
     options: RunOptions,
     seen: Option<i64>,
+    /// Calls decided and not consumed.
     open: BTreeMap<CallUid, OpenCall>,
+    /// Those of them whose outcome is unknown while the run waits for evidence.
+    parked: BTreeMap<CallUid, Parked>,
     stage: Stage,
 }
 
 struct OpenCall {
     on_unknown: OnUnknown,
     label: String,
-    /// Set while the outcome is unknown and the run waits for evidence.
-    parked: Option<Parked>,
 }
 
-#[derive(Clone, Copy)]
 struct Parked {
     until_ms: i64,
     settle_rev: i32,
@@ -68,7 +68,14 @@ impl RunMachine {
         now_ms: i64,
     ) -> Result<(Self, Decision), WireError> {
         let execution = plan.begin(facts)?;
-        let mut machine = Self { execution, options, seen: None, open: BTreeMap::new(), stage: Stage::Running };
+        let mut machine = Self {
+            execution,
+            options,
+            seen: None,
+            open: BTreeMap::new(),
+            parked: BTreeMap::new(),
+            stage: Stage::Running,
+        };
         let decision = machine.advance(&[], now_ms);
         Ok((machine, decision))
     }
@@ -103,20 +110,11 @@ impl RunMachine {
                 plan.restore(facts, &Checkpoint { open, kept: envelope.kept, body: envelope.plan }, outcomes)?
             }
         };
-        let parked: HashMap<CallUid, Parked> = envelope
-            .parked
-            .into_iter()
-            .map(|record| (record.call, Parked { until_ms: record.until_ms, settle_rev: record.settle_rev }))
-            .collect();
-        let open = envelope
-            .open
-            .into_iter()
-            .map(|record| {
-                let parked = parked.get(&record.call).copied();
-                (record.call, OpenCall { on_unknown: record.on_unknown, label: record.label, parked })
-            })
-            .collect();
-        Ok(Self { execution, options, seen: envelope.seen, open, stage })
+        let parked = envelope.parked.into_iter();
+        let parked = parked.map(|p| (p.call, Parked { until_ms: p.until_ms, settle_rev: p.settle_rev })).collect();
+        let open = envelope.open.into_iter();
+        let open = open.map(|o| (o.call, OpenCall { on_unknown: o.on_unknown, label: o.label })).collect();
+        Ok(Self { execution, options, seen: envelope.seen, open, parked, stage })
     }
 
     /// The calls whose receipts must be read to restore this checkpoint, each once.
@@ -215,12 +213,12 @@ impl RunMachine {
                     Some(EndingRecord { ending: ending.clone(), cancelling: false, over: true, unknown: Vec::new() });
             }
         }
-        let parked = self.open.iter().filter_map(|(call, open)| open.parked.map(|parked| (call, parked)));
+        let parked = self.parked.iter();
         envelope.parked = parked
-            .map(|(call, parked)| ParkedRecord {
+            .map(|(call, Parked { until_ms, settle_rev })| ParkedRecord {
                 call: call.clone(),
-                until_ms: parked.until_ms,
-                settle_rev: parked.settle_rev,
+                until_ms: *until_ms,
+                settle_rev: *settle_rev,
             })
             .collect();
         envelope.write()
@@ -240,14 +238,15 @@ impl RunMachine {
             ReceiptState::Unknown => true,
             ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => false,
         };
-        let Some(open) = self.open.get_mut(call) else { return };
+        let Some(open) = self.open.get(call) else { return };
         if let (Stage::Running, true, OnUnknown::Park) = (&self.stage, is_unknown, open.on_unknown) {
             let window = i64::try_from(self.options.reconcile_window_ms).unwrap_or(i64::MAX);
-            let until_ms = open.parked.map_or(now_ms.saturating_add(window), |parked| parked.until_ms);
-            open.parked = Some(Parked { until_ms, settle_rev: outcome.settle_rev });
+            let until_ms = self.parked.get(call).map_or(now_ms.saturating_add(window), |parked| parked.until_ms);
+            self.parked.insert(call.clone(), Parked { until_ms, settle_rev: outcome.settle_rev });
             return;
         }
-        let Some(OpenCall { on_unknown, label, .. }) = self.open.remove(call) else { return };
+        self.parked.remove(call);
+        let Some(OpenCall { on_unknown, label }) = self.open.remove(call) else { return };
         decision.consumed.push(Consumed { call: call.clone(), state: outcome.state, settle_rev: outcome.settle_rev });
         match (&mut self.stage, is_unknown, on_unknown) {
             (Stage::Ending { unknown, .. }, true, _) => unknown.push((call.clone(), label)),
@@ -286,16 +285,11 @@ impl RunMachine {
 
     /// From here on the plan is not asked any more. Calls that wait for evidence are taken in as unknown.
     fn begin_ending(&mut self, ending: Ending, mut unknown: Vec<(CallUid, String)>, decision: &mut Decision) {
-        self.open.retain(|call, open| {
-            let Some(parked) = open.parked else { return true };
-            decision.consumed.push(Consumed {
-                call: call.clone(),
-                state: ReceiptState::Unknown,
-                settle_rev: parked.settle_rev,
-            });
-            unknown.push((call.clone(), std::mem::take(&mut open.label)));
-            false
-        });
+        for (call, Parked { settle_rev, .. }) in std::mem::take(&mut self.parked) {
+            let Some(open) = self.open.remove(&call) else { continue };
+            decision.consumed.push(Consumed { call: call.clone(), state: ReceiptState::Unknown, settle_rev });
+            unknown.push((call, open.label));
+        }
         self.stage = Stage::Ending { ending, cancelling: false, unknown };
         self.execution = Box::new(Nothing);
     }
@@ -308,6 +302,9 @@ impl RunMachine {
         let outlook = match made.outlook {
             Outlook::Ended(ending) => {
                 // Nothing of this decision is sent: the plan is over.
+                let unsent: HashSet<&str> = made.calls.iter().map(|call| call.label.as_str()).collect();
+                let is_sent = |entry: &Progress| !matches!(entry, Progress::TaskStarted { label, .. } if unsent.contains(label.as_str()));
+                decision.progress.retain(is_sent);
                 self.begin_ending(ending, Vec::new(), decision);
                 return self.wind_down(decision);
             }
@@ -315,7 +312,7 @@ impl RunMachine {
         };
         for intent in made.calls {
             let (on_unknown, label) = (intent.on_unknown, intent.label.clone());
-            self.open.insert(intent.call.clone(), OpenCall { on_unknown, label, parked: None });
+            self.open.insert(intent.call.clone(), OpenCall { on_unknown, label });
             decision.calls.push(intent);
         }
         decision.cancels.extend(made.cancels.into_iter().filter(|call| self.open.contains_key(call)));
@@ -324,8 +321,7 @@ impl RunMachine {
 
     /// What the run waits for, given what the plan waits for.
     fn outlook(&mut self, plan: Outlook, now_ms: i64, decision: &mut Decision) -> Outlook {
-        let until_ms = self.open.values().filter_map(|open| open.parked).map(|parked| parked.until_ms).min();
-        let in_flight = self.open.values().any(|open| open.parked.is_none());
+        let in_flight = self.open.len() > self.parked.len();
         let (plan_wake_ms, plan_reason) = match plan {
             Outlook::Running { wake_ms } => (wake_ms, None),
             Outlook::Parked { wake_ms, reason } => (wake_ms, Some(reason)),
@@ -334,6 +330,7 @@ impl RunMachine {
         if in_flight {
             return Outlook::Running { wake_ms: plan_wake_ms };
         }
+        let until_ms = self.parked.values().map(|parked| parked.until_ms).min();
         match (until_ms, plan_reason) {
             (Some(until_ms), _) if until_ms <= now_ms => {
                 self.begin_ending(ending(RunStatus::NeedsHuman, internal("")), Vec::new(), decision);
