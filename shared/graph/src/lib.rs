@@ -23,6 +23,8 @@ mod run_machine;
 mod state_loop;
 mod wait;
 
+pub mod receipt;
+
 pub use failure::GraphFailure;
 pub use fn_plan::FnPlan;
 pub use formula::{Formula, FormulaError, RunScope, Scope, constant, formula};
