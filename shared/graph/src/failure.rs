@@ -1,6 +1,11 @@
 //! The errors a run makes itself.
 
-use ditto_contracts::{ErrorClass, TaskId, WireError, codes, limits::ERROR_MESSAGE_CHARS_MAX};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use ditto_contracts::{
+    ErrorClass, TaskId, WireError, codes,
+    limits::{ERROR_MESSAGE_CHARS_MAX, VALUE_BYTES_MAX},
+};
 
 use crate::FormulaError;
 
@@ -32,6 +37,21 @@ pub(crate) fn error(class: ErrorClass, code: &str, message: &str) -> WireError {
 /// A value of a definition cannot be used.
 pub(crate) fn invalid(message: &str) -> WireError {
     error(ErrorClass::InvalidInput, codes::INVALID_INPUT, message)
+}
+
+/// Checks that a value is not larger than any value may be.
+pub(crate) fn check_size(what: &str, bytes: usize) -> Result<(), WireError> {
+    if bytes <= VALUE_BYTES_MAX {
+        return Ok(());
+    }
+    let message = format!("{what} has {bytes} bytes; at most {VALUE_BYTES_MAX}");
+    Err(error(ErrorClass::InvalidInput, codes::VALUE_TOO_LARGE, &message))
+}
+
+/// Runs code of a plan. A panic in it ends the run, not its driver.
+pub(crate) fn guarded<T>(run: impl FnOnce() -> T) -> Result<T, WireError> {
+    let failed = |_| error(ErrorClass::Internal, codes::PANICKED, "the code of the plan panicked");
+    catch_unwind(AssertUnwindSafe(run)).map_err(failed)
 }
 
 /// A defect on our side, or a checkpoint that was not written by this plan.

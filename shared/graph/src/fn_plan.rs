@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     future::Future,
     num::NonZeroUsize,
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::{Arc, LazyLock, Mutex},
     task::{Context, Poll, Waker},
@@ -16,7 +15,7 @@ use serde::Deserialize;
 use crate::{
     CallOutcome, Checkpoint, Decision, Ending, Event, Execution, GraphFailure, InputCheck, Outlook, Plan, PlanContext,
     PlanEnd, Progress, PureNodes, RunFacts, RunScope,
-    failure::{error, internal},
+    failure::{check_size, error, guarded, internal},
     graph_run::GraphCx,
     inbox::Inbox,
     journal::{Answer, Ask, Entry, RawEntry, diverged},
@@ -28,6 +27,32 @@ type PlanBody = Arc<dyn Fn(PlanContext, Json) -> PlanFuture + Send + Sync>;
 
 /// A plan written as an async function. It must decide by its input and by what its context gives it, and by nothing
 /// else; a program that asks for other things than its journal says is stopped with `PLAN_DIVERGED`.
+///
+/// ```
+/// # use ditto_contracts::{IdError, Json, LoopName, NodeType, Revision, TaskId};
+/// # use ditto_graph::{FnPlan, Graph, GraphFailure, PlanContext, Task, formula};
+/// # fn main() -> Result<(), IdError> {
+/// let read = TaskId::new("read")?;
+/// let graph = Graph::builder("lookup")
+///     .task(Task::new(read.clone(), NodeType::new("MEMORY.GET")?).input(formula(|scope| Ok(scope.graph.clone()))))
+///     .build()
+///     .expect("one task");
+/// let plan = FnPlan::new(LoopName::new("patient")?, Revision::new("1")?, move |cx: PlanContext, input: Json| {
+///     let (graph, read) = (graph.clone(), read.clone());
+///     async move {
+///         loop {
+///             match cx.graph(&graph, input.clone()).await {
+///                 Ok(outputs) => return Ok::<_, GraphFailure>(outputs[&read].clone()),
+///                 Err(failure) if failure.error.retryable => cx.sleep(60_000).await,
+///                 Err(failure) => return Err(failure),
+///             }
+///         }
+///     }
+/// });
+/// # let _ = plan;
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct FnPlan {
     name: LoopName,
@@ -173,6 +198,7 @@ impl FnRun {
     ) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             now_ms: 0,
+            journal_bytes: journal.iter().map(|entry| entry.written.len()).sum(),
             journal,
             asked: 0,
             graphs: 0,
@@ -208,12 +234,12 @@ impl FnRun {
     /// Runs the function until it has a question or an end.
     fn poll(&mut self) -> Result<Option<PlanEnd>, WireError> {
         let Some(future) = self.future.as_mut() else { return Err(internal("an ended plan was asked to go on")) };
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut Context::from_waker(Waker::noop()))));
+        let polled = guarded(|| future.as_mut().poll(&mut Context::from_waker(Waker::noop())));
         if let Some(reason) = lock(&self.shared).stopped.clone() {
             return Err(reason);
         }
         match polled {
-            Err(_) => Err(error(ErrorClass::Internal, codes::PANICKED, "the plan panicked")),
+            Err(panicked) => Err(panicked),
             Ok(Poll::Ready(end)) => Ok(Some(end)),
             Ok(Poll::Pending) if lock(&self.shared).active.is_some() => Ok(None),
             Ok(Poll::Pending) => {
@@ -288,6 +314,8 @@ impl FnRun {
             }
             (Ask::Graph { .. } | Ask::Now, _) => return Err(internal("a step of the plan cannot be taken")),
         };
+        shared.journal_bytes += entry.written.len();
+        check_size("the journal of the plan", shared.journal_bytes)?;
         shared.journal.push(entry);
         shared.answer = Some(answer);
         shared.active = None;
@@ -299,7 +327,7 @@ impl FnRun {
         lock(&self.shared).stop(internal("the plan is over"));
         if let Some(future) = self.future.take() {
             // A destructor that panics must not take the driver down; the run is over either way.
-            let _ = catch_unwind(AssertUnwindSafe(|| drop(future)));
+            let _ = guarded(|| drop(future));
         }
     }
 }

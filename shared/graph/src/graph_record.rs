@@ -102,6 +102,11 @@ impl GraphRecord {
                 other => return Err(internal(&format!("the checkpoint has a task marked {:?}", char::from(other)))),
             };
         }
+        let inline = run.slots.iter().filter_map(|slot| match slot {
+            Slot::Done { value, origin: Origin::Inline } => Some(value.len()),
+            _ => None,
+        });
+        run.inline_bytes = inline.sum();
         run.done = run.slots.iter().filter(|slot| matches!(slot, Slot::Done { .. })).count();
         for i in 0..run.slots.len() {
             let undone = |need: &&usize| !matches!(run.slots[**need], Slot::Done { .. });

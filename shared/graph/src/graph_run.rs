@@ -7,15 +7,14 @@ use std::{
 };
 
 use ditto_contracts::{
-    CallId, CallUid, ErrorClass, Json, ReceiptState, TaskId, WireError, codes,
-    limits::{ERROR_CODE_CHARS_MAX, VALUE_BYTES_MAX},
+    CallId, CallUid, ErrorClass, Json, ReceiptState, TaskId, WireError, codes, limits::ERROR_CODE_CHARS_MAX,
 };
 use indexmap::IndexMap;
 use sha2::{Digest as _, Sha256};
 
 use crate::{
     CallIntent, CallOutcome, Decision, Graph, GraphFailure, Progress, PureNodes, RunFacts, RunScope, Scope, Task,
-    failure::{error, expression, invalid},
+    failure::{check_size, error, expression, invalid},
     identity::{CallIdentity, identify},
     outcome::{TaskValue, task_value},
 };
@@ -46,6 +45,8 @@ pub(crate) struct GraphRun {
     pub(crate) calls: HashMap<CallUid, OpenCall>,
     pub(crate) open: usize,
     pub(crate) done: usize,
+    /// Bytes of the values that only the checkpoint holds.
+    pub(crate) inline_bytes: usize,
     pub(crate) failure: Option<GraphFailure>,
 }
 
@@ -100,7 +101,18 @@ impl GraphRun {
         let missing: Vec<usize> = (0..count).map(|i| graph.needs_of(i).len()).collect();
         let ready = (0..count).filter(|i| missing[*i] == 0).collect();
         let slots = vec![Slot::Waiting; count];
-        Self { graph, input, slots, missing, ready, calls: HashMap::new(), open: 0, done: 0, failure: None }
+        Self {
+            graph,
+            input,
+            slots,
+            missing,
+            ready,
+            calls: HashMap::new(),
+            open: 0,
+            done: 0,
+            inline_bytes: 0,
+            failure: None,
+        }
     }
 
     /// Every task is done.
@@ -165,6 +177,7 @@ impl GraphRun {
                 Ok(TaskValue { value, in_receipt }) => {
                     let origin = if in_receipt { Origin::Receipt(call.clone()) } else { Origin::Inline };
                     self.finish(i, value, origin);
+                    self.check_inline(i);
                 }
                 Err(failure) => self.set_failure(i, failure),
             }
@@ -221,6 +234,7 @@ impl GraphRun {
                     let status = ReceiptState::Succeeded.as_str().into();
                     decision.progress.push(Progress::TaskDone { label, status, code: None });
                     self.finish(i, value, Origin::Inline);
+                    self.check_inline(i);
                 }
                 Err(failure) => self.fail(i, failure, cx, decision),
             }
@@ -308,7 +322,18 @@ impl GraphRun {
             && self.graph.tasks()[i].retry.is_some_and(|retry| attempt < retry.max_attempts)
     }
 
+    /// What no receipt holds goes into every checkpoint of this graph, so all of it together is bounded.
+    fn check_inline(&mut self, i: usize) {
+        if let Err(failure) = check_size("what the graph keeps in its checkpoint", self.inline_bytes) {
+            self.done -= 1;
+            self.set_failure(i, failure);
+        }
+    }
+
     fn finish(&mut self, i: usize, value: Json, origin: Origin) {
+        if origin == Origin::Inline {
+            self.inline_bytes += value.len();
+        }
         self.slots[i] = Slot::Done { value, origin };
         self.done += 1;
         for dependent in self.graph.dependents_of(i) {
@@ -361,10 +386,7 @@ impl GraphRun {
 /// What a task asks for, and which call that is.
 fn request(task: &Task, scope: &Scope<'_>, cx: &GraphCx<'_>) -> Result<(Json, CallIdentity), WireError> {
     let request = task.input.evaluate(scope)?;
-    if request.len() > VALUE_BYTES_MAX {
-        let message = format!("task {}: input has {} bytes; at most {VALUE_BYTES_MAX}", task.id, request.len());
-        return Err(error(ErrorClass::InvalidInput, codes::VALUE_TOO_LARGE, &message));
-    }
+    check_size(&format!("task {}: input", task.id), request.len())?;
     let identity = identify(&task.node, &request, cx.run.iteration, &task.id)?;
     Ok((request, identity))
 }

@@ -6,6 +6,8 @@ use ditto_contracts::{Json, JsonWriter};
 
 /// Most signals kept for later. Further ones are not kept.
 pub(crate) const SIGNALS_MAX: usize = 256;
+/// Most of them of one name, so that a chatty sender cannot keep others out.
+pub(crate) const SIGNALS_OF_A_NAME_MAX: usize = 64;
 /// Most bytes of bodies kept for later, unless there is only one.
 pub(crate) const SIGNAL_BYTES_MAX: usize = 256 * 1024;
 
@@ -24,7 +26,10 @@ impl Inbox {
 
     /// Keeps a signal. When there is no room the earlier ones stay: the first answer to a question counts.
     pub(crate) fn push(&mut self, name: &str, body: &Json) {
-        let fits = self.waiting.len() < SIGNALS_MAX && self.bytes + body.len() <= SIGNAL_BYTES_MAX;
+        let of_name = self.waiting.iter().filter(|(waiting, _)| waiting == name).count();
+        let fits = of_name < SIGNALS_OF_A_NAME_MAX
+            && self.waiting.len() < SIGNALS_MAX
+            && self.bytes + body.len() <= SIGNAL_BYTES_MAX;
         if fits || self.waiting.is_empty() {
             self.bytes += body.len();
             self.waiting.push_back((name.to_owned(), body.clone()));
@@ -55,13 +60,15 @@ mod tests {
     #[test]
     fn signals_are_taken_by_name_in_order_and_kept_within_bounds() {
         let mut inbox = Inbox::default();
-        for n in 0..SIGNALS_MAX + 10 {
+        for n in 0..SIGNALS_MAX {
             inbox.push(if n == 1 { "b" } else { "a" }, &Json::string(&n.to_string()));
         }
-        assert_eq!(inbox.waiting.len(), SIGNALS_MAX);
+        assert_eq!(inbox.waiting.len(), SIGNALS_OF_A_NAME_MAX + 1);
         assert_eq!(inbox.take("b"), Some(Json::string("1")));
         assert_eq!((inbox.take("a"), inbox.take("a")), (Some(Json::string("0")), Some(Json::string("2"))));
         assert_eq!(inbox.take("c"), None);
+        (0..2 * SIGNALS_MAX).for_each(|n| inbox.push(&format!("n{n}"), &Json::null()));
+        assert_eq!(inbox.waiting.len(), SIGNALS_MAX);
         let mut large = Inbox::default();
         large.push("a", &Json::string(&"x".repeat(2 * SIGNAL_BYTES_MAX)));
         large.push("a", &Json::null());

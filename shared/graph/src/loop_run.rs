@@ -9,7 +9,7 @@ use serde::Deserialize;
 
 use crate::{
     CallOutcome, Checkpoint, Decision, Ending, Event, Execution, Outlook, Progress, RunFacts, RunScope, Scope,
-    failure::{error, expression, internal},
+    failure::{check_size, error, expression, internal},
     graph_record::{Cursor, GraphRecord},
     graph_run::{GraphCx, GraphRun},
     inbox::Inbox,
@@ -119,6 +119,7 @@ impl LoopRun {
         };
         let entry = entry.ok_or_else(|| internal("the loop has no graph"))?;
         let input = entry.input.evaluate(&scope)?;
+        check_size("graph.input: the input", input.len())?;
         decision
             .progress
             .push(Progress::Iteration { iteration: self.scope.iteration, graph: entry.graph.id().to_owned() });
@@ -145,7 +146,9 @@ impl LoopRun {
         let tasks = run.outputs();
         decision.boundary = true;
         if let Some(update) = &self.shape.update {
-            self.state = update.evaluate(&self.after(&run.input, &tasks))?;
+            let state = update.evaluate(&self.after(&run.input, &tasks))?;
+            check_size("update: the state", state.len())?;
+            self.state = state;
         }
         let scope = self.after(&run.input, &tasks);
         let done = match &self.shape.done {
@@ -164,6 +167,7 @@ impl LoopRun {
                 Some(output) => output.evaluate(&scope)?,
                 None => self.state.clone(),
             };
+            check_size("output: the output", output.len())?;
             let ending = Ending { status: RunStatus::Completed, output: Some(output), error: None };
             return Ok(Next::Return(Outlook::Ended(ending)));
         }

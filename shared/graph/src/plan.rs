@@ -76,6 +76,10 @@ pub trait Plan: Send + Sync {
 }
 
 /// One run of a plan in memory. Deterministic: the same checkpoint and events give the same decision.
+///
+/// `RunMachine` gives it every outcome at most once and only for open calls, and fills in what was consumed: an
+/// execution leaves [`Decision::consumed`] and [`Decision::signal_seen`] empty. A decision that ends the run makes no
+/// calls.
 pub trait Execution: Send {
     /// Takes events in order and decides what to do next. Events that concern nothing open are ignored.
     fn advance(&mut self, events: &[Event], now_ms: i64) -> Decision;
@@ -86,7 +90,7 @@ pub trait Execution: Send {
 /// Everything the next decision needs, as stored.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Checkpoint {
-    /// Calls decided and not yet consumed.
+    /// Calls decided and not yet consumed, in an order the body relies on; a call may be listed more than once.
     pub open: Vec<CallUid>,
     /// Calls consumed whose outputs the next decisions still read from their receipts.
     pub kept: Vec<CallUid>,

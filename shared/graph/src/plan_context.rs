@@ -30,6 +30,7 @@ pub struct PlanContext {
 pub(crate) struct Shared {
     pub(crate) now_ms: i64,
     pub(crate) journal: Vec<Entry>,
+    pub(crate) journal_bytes: usize,
     /// How many questions were asked.
     pub(crate) asked: usize,
     /// How many of them were graphs.

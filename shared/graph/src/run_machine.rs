@@ -12,7 +12,7 @@ use crate::{
     RunFacts, RunOptions,
     ending::{ending, report_unknown, unknown_error},
     envelope::{EndingRecord, Envelope, OpenRecord, ParkedRecord},
-    failure::{error, internal},
+    failure::{error, guarded, internal},
 };
 
 /// A run in memory: a plan's execution and what is common to all runs.
@@ -60,14 +60,14 @@ impl RunMachine {
     /// Starts a run and makes its first decision.
     ///
     /// # Errors
-    /// When the initial state cannot be computed.
+    /// When the initial state cannot be computed: the run fails with this.
     pub fn begin(
         plan: Arc<dyn Plan>,
         facts: &RunFacts,
         options: RunOptions,
         now_ms: i64,
     ) -> Result<(Self, Decision), WireError> {
-        let execution = plan.begin(facts)?;
+        let execution = guarded(|| plan.begin(facts))??;
         let mut machine = Self {
             execution,
             options,
@@ -84,7 +84,8 @@ impl RunMachine {
     /// of open calls are given to [`RunMachine::advance`] afterwards.
     ///
     /// # Errors
-    /// When the checkpoint is not one of this plan's, or an outcome is missing.
+    /// When the checkpoint is not one of this plan's, an outcome is missing, or (`PLAN_DIVERGED`) the program is not
+    /// the one that wrote it. The run itself is unharmed: another build may be able to drive it.
     pub fn restore(
         plan: Arc<dyn Plan>,
         facts: &RunFacts,
@@ -107,7 +108,8 @@ impl RunMachine {
                     return Err(error(ErrorClass::Conflict, codes::PLAN_DIVERGED, &message));
                 }
                 let open = envelope.open.iter().map(|open| open.call.clone()).collect();
-                plan.restore(facts, &Checkpoint { open, kept: envelope.kept, body: envelope.plan }, outcomes)?
+                let checkpoint = Checkpoint { open, kept: envelope.kept, body: envelope.plan };
+                guarded(|| plan.restore(facts, &checkpoint, outcomes))??
             }
         };
         let parked = envelope.parked.into_iter();
@@ -296,7 +298,14 @@ impl RunMachine {
 
     /// Asks the plan.
     fn decide(&mut self, batch: &[Event], now_ms: i64, decision: &mut Decision) -> Outlook {
-        let made = self.execution.advance(batch, now_ms);
+        let execution = &mut self.execution;
+        let made = match guarded(|| execution.advance(batch, now_ms)) {
+            Ok(made) => made,
+            Err(panicked) => {
+                self.begin_ending(ending(RunStatus::Failed, panicked), Vec::new(), decision);
+                return self.wind_down(decision);
+            }
+        };
         decision.boundary = made.boundary;
         decision.progress = made.progress;
         let outlook = match made.outlook {

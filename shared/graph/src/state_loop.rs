@@ -14,6 +14,23 @@ use crate::{
 pub type InputCheck = Arc<dyn Fn(&Json) -> Result<(), Vec<String>> + Send + Sync>;
 
 /// A loop over graphs with explicit state. Cloning it copies nothing; one definition may drive many runs.
+///
+/// ```
+/// # use ditto_contracts::{IdError, Json, LoopName, NodeType, Revision, TaskId};
+/// # use ditto_graph::{Graph, StateLoop, Task, formula};
+/// # fn main() -> Result<(), IdError> {
+/// let step = TaskId::new("step")?;
+/// let graph = Graph::builder("work").task(Task::new(step.clone(), NodeType::new("ACME.STEP")?)).build().expect("one task");
+/// let plan = StateLoop::builder(LoopName::new("until-empty")?, Revision::new("1")?)
+///     .graph(graph, formula(|scope| Ok(scope.state.clone())))
+///     .update(formula(move |scope| Ok(scope.tasks[&step].clone())))
+///     .done(formula(|scope| Ok(Json::bool(scope.state.field("rest").is_none_or(|rest| rest.is_null())))))
+///     .max_iterations(1000)
+///     .build();
+/// assert!(plan.is_ok());
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct StateLoop {
     pub(crate) shape: Arc<LoopShape>,

@@ -217,7 +217,7 @@ fn misuse_ends_the_run_with_a_reason() {
         cx.sleep(0).await;
         panic!("on purpose");
     });
-    assert_eq!(Driver::begin(panicking, "{}").error(), "failed PANICKED the plan panicked");
+    assert_eq!(Driver::begin(panicking, "{}").error(), "failed PANICKED the code of the plan panicked");
     let foreign = plan(|_, _| async move {
         std::future::pending::<()>().await;
         Ok(Json::null())

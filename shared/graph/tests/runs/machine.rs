@@ -180,6 +180,30 @@ fn a_checkpoint_of_another_kind_is_refused() {
 }
 
 #[test]
+fn a_panic_in_a_plan_ends_its_run_and_not_the_driver() {
+    let panicking = task("b", &["a"]).input(ditto_graph::formula(|_| panic!("on purpose")));
+    let mut driver = run([task("a", &[]), task("c", &[]), panicking]);
+    driver.ok("0/a", "1");
+    assert_eq!(driver.open(), ["0/c"]);
+    driver.ok("0/c", "1");
+    assert_eq!(driver.error(), "failed PANICKED the code of the plan panicked");
+}
+
+#[test]
+fn what_would_not_fit_into_a_checkpoint_ends_the_run() {
+    let large = format!("\"{}\"", "x".repeat(ditto_contracts::limits::VALUE_BYTES_MAX));
+    let mut driver = run([task("a", &[]), task("b", &["a"])]);
+    driver.ok("0/a", &large);
+    assert!(driver.error().starts_with("failed VALUE_TOO_LARGE task b: input has 8388"), "{}", driver.error());
+    let (name, revision) = name("g");
+    let plan =
+        StateLoop::builder(name, revision).graph(graph("g", [task("a", &[])]), path("input")).update(path("a")).build();
+    let mut driver = Driver::begin(plan.unwrap(), "{}");
+    driver.ok("0/a", &large);
+    assert!(driver.error().starts_with("failed VALUE_TOO_LARGE update: the state has"), "{}", driver.error());
+}
+
+#[test]
 fn a_missing_output_is_an_error_and_no_null() {
     let mut driver = run([task("a", &[]), task("b", &["a"])]);
     driver.ok("0/a", "null");

@@ -3,7 +3,9 @@
 use std::{collections::HashSet, sync::Arc};
 
 use ditto_contracts::{ErrorClass, Json, OnUnknown, ReceiptState};
-use ditto_graph::{CallOutcome, Event, FnPlan, Graph, Outlook, Plan, PureNodes, Retry, StateLoop, Task, formula};
+use ditto_graph::{
+    CallOutcome, Event, FnPlan, Graph, Outlook, Plan, Progress, PureNodes, Retry, StateLoop, Task, formula,
+};
 use proptest::prelude::*;
 
 use crate::support::{
@@ -204,7 +206,28 @@ fn play(plan: Arc<dyn Plan>, specs: &[TaskSpec], acts: &[Act]) -> Driver {
         check_order(&driver, specs);
     }
     driver.ending();
+    check_progress(&driver, specs);
     driver
+}
+
+/// What watchers see keeps the order, too: a task starts once, after everything it needs is done.
+fn check_progress(driver: &Driver, specs: &[TaskSpec]) {
+    let mut done = HashSet::new();
+    let mut started = HashSet::new();
+    for entry in &driver.progress {
+        match entry {
+            Progress::Iteration { .. } => {}
+            Progress::TaskDone { label, .. } => assert!(done.insert(label.clone()), "{label} was done twice"),
+            Progress::TaskStarted { label, .. } => {
+                assert!(started.insert(label.clone()), "{label} started twice");
+                let (iteration, task) = label.split_once("/t").unwrap();
+                let i: usize = task.parse().unwrap();
+                for n in (0..i).filter(|n| specs[i].needs[*n]) {
+                    assert!(done.contains(&format!("{iteration}/t{n}")), "{label} started before t{n} was done");
+                }
+            }
+        }
+    }
 }
 
 /// No call of a task is decided before its dependencies are done, skipped or evaluated: none of theirs is open.
