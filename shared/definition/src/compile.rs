@@ -6,6 +6,7 @@ use ditto_contracts::{Json, LoopName, Revision, TaskId};
 use ditto_graph::{Formula, Plan, PureNodes, StateLoop, Wait};
 
 use crate::{
+    budget::Budgeted,
     canonical,
     diagnostic::{Diagnostic, Place},
     document::{self, Node, Value, join},
@@ -17,13 +18,14 @@ use crate::{
     template::{Template, Yields, literal_text},
 };
 
-const KEYS: [&str; 15] = [
+const KEYS: [&str; 16] = [
     "ditto",
     "loop",
     "description",
     "input",
     "state",
     "maxIterations",
+    "maxCalls",
     "deadline",
     "concurrency",
     "graph",
@@ -37,6 +39,8 @@ const KEYS: [&str; 15] = [
 const WAIT_KEYS: [&str; 4] = ["when", "signal", "for", "until"];
 /// Most iterations a definition may allow.
 const ITERATIONS_MAX: u64 = 1_000_000;
+/// Most calls a definition may set as its limit.
+const CALLS_MAX: u64 = 1_000_000;
 /// Most tasks of one graph in flight at once.
 const CONCURRENCY_MAX: u64 = 4096;
 /// Longest name of a signal, in bytes.
@@ -122,6 +126,7 @@ fn read(reader: &mut Reader, root: &Node, source: &str, pure: Arc<PureNodes>) ->
     let schema = root.get("input").and_then(|node| schema::compile(node, "input", &mut reader.problems));
     let max_iterations =
         root.get("maxIterations").and_then(|node| reader.integer(node, "maxIterations", 1, ITERATIONS_MAX));
+    let max_calls = root.get("maxCalls").and_then(|node| reader.integer(node, "maxCalls", 1, CALLS_MAX));
     let deadline = root.get("deadline").and_then(|node| reader.duration(node, "deadline", 1, DEADLINE_MS_MAX));
     let concurrency = root.get("concurrency").and_then(|node| reader.integer(node, "concurrency", 1, CONCURRENCY_MAX));
 
@@ -169,7 +174,12 @@ fn read(reader: &mut Reader, root: &Node, source: &str, pure: Arc<PureNodes>) ->
     builder = apply(builder, concurrency.and_then(|n| usize::try_from(n).ok()), |builder, n| builder.concurrency(n));
     match builder.build() {
         Ok(plan) => {
-            Some(Definition { name, revision, description, plan: Arc::new(plan), canonical, source: source.to_owned() })
+            let plan: Arc<dyn Plan> = Arc::new(plan);
+            let plan = match max_calls {
+                Some(max_calls) => Arc::new(Budgeted { plan, max_calls }),
+                None => plan,
+            };
+            Some(Definition { name, revision, description, plan, canonical, source: source.to_owned() })
         }
         Err(problems) => {
             for problem in problems {

@@ -3,6 +3,7 @@
 //! [`compile`] takes a text and gives a [`Definition`] or every [`Diagnostic`] at once. The format is described in
 //! `docs/definitions.md`.
 
+mod budget;
 mod canonical;
 mod compile;
 mod diagnostic;
@@ -17,6 +18,7 @@ mod stack;
 mod tasks;
 mod template;
 
+pub use budget::CALL_LIMIT;
 pub use compile::{Definition, compile, compile_with};
 pub use diagnostic::{Diagnostic, Place, render_all};
 pub use key::{KeyRule, key_of_request};

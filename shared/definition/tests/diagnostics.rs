@@ -47,6 +47,7 @@ fn each_problem_is_found_at_its_place() {
         (with_top("done: true\nmaxIterations: 1.5"), 5, 16, "maxIterations", "the number 1.5", "a whole number"),
         (with_top("done: true\nmaxIterations: 1000001"), 5, 16, "maxIterations", "1000001", "from 1 to 1000000"),
         (with_top("maxIterations: 5"), 4, 1, "maxIterations", "without `done`", "`done:"),
+        (with_top("maxCalls: -1"), 4, 11, "maxCalls", "the number -1", "from 1 to 1000000"),
         (with_top("concurrency: 0"), 4, 14, "concurrency", "the number 0", "from 1 to 4096"),
         (with_top("deadline: 10"), 4, 11, "deadline", "the number 10", "a duration such as"),
         (with_top("deadline: 1.5h"), 4, 11, "deadline", "\"1.5h\"", "a duration such as"),

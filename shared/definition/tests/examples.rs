@@ -1,11 +1,11 @@
 //! The shipped examples compile, and do what they say when their calls end one way or another.
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking, in its helpers too")]
 
-use std::{fs, path::Path, sync::Arc};
+use std::{collections::HashMap, fs, path::Path, sync::Arc};
 
-use ditto_contracts::{Json, JsonWriter, Namespace, ReceiptState, RunId, RunStatus, WireError};
+use ditto_contracts::{CallUid, Json, JsonWriter, Namespace, ReceiptState, RunId, RunStatus, WireError};
 use ditto_definition::{Definition, compile, render_all};
-use ditto_graph::{CallIntent, CallOutcome, Decision, Ending, Event, Outlook, RunFacts, RunMachine, RunOptions};
+use ditto_graph::{CallIntent, CallOutcome, Decision, Ending, Event, Outlook, Plan, RunFacts, RunMachine, RunOptions};
 
 fn example(name: &str) -> Definition {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples").join(name);
@@ -13,8 +13,13 @@ fn example(name: &str) -> Definition {
     compile(&text, name).unwrap_or_else(|problems| panic!("{}", render_all(&problems, name, &text)))
 }
 
+const OPTIONS: RunOptions = RunOptions { reconcile_window_ms: 60_000 };
+
 /// One run whose calls are answered by a function of the call.
 struct Script {
+    plan: Arc<dyn Plan>,
+    facts: RunFacts,
+    settled: HashMap<CallUid, CallOutcome>,
     machine: RunMachine,
     calls: Vec<CallIntent>,
     made: Vec<String>,
@@ -33,10 +38,19 @@ impl Script {
             revision: definition.revision.clone(),
             input,
         };
-        let options = RunOptions { reconcile_window_ms: 60_000 };
-        let (machine, decision) = RunMachine::begin(Arc::clone(&definition.plan), &facts, options, 0).unwrap();
-        let mut script =
-            Self { machine, calls: vec![], made: vec![], outlook: Outlook::Running { wake_ms: None }, now_ms: 0 };
+        let plan = Arc::clone(&definition.plan);
+        let (machine, decision) = RunMachine::begin(Arc::clone(&plan), &facts, OPTIONS, 0).unwrap();
+        let settled = HashMap::new();
+        let mut script = Self {
+            plan,
+            facts,
+            settled,
+            machine,
+            calls: vec![],
+            made: vec![],
+            outlook: Outlook::Running { wake_ms: None },
+            now_ms: 0,
+        };
         script.take(decision);
         script
     }
@@ -54,16 +68,29 @@ impl Script {
         self
     }
 
+    fn answer_one(&mut self, answer: impl Fn(&CallIntent) -> CallOutcome) {
+        let call = self.calls.remove(0);
+        let outcome = answer(&call);
+        self.settled.insert(call.call.clone(), outcome.clone());
+        self.event(Event::CallSettled { call: call.call, outcome });
+    }
+
     fn answer(&mut self, answer: impl Fn(&CallIntent) -> CallOutcome) -> &mut Self {
         for _ in 0..1000 {
             if self.calls.is_empty() {
                 return self;
             }
-            let call = self.calls.remove(0);
-            let outcome = answer(&call);
-            self.event(Event::CallSettled { call: call.call, outcome });
+            self.answer_one(&answer);
         }
         panic!("the run never comes to rest");
+    }
+
+    /// Goes on from the checkpoint, as after a crash.
+    fn restore(&mut self) {
+        let checkpoint = self.machine.checkpoint_json();
+        let references = RunMachine::references(&checkpoint).unwrap();
+        let kept = references.kept.into_iter().map(|call| (call.clone(), self.settled[&call].clone())).collect();
+        self.machine = RunMachine::restore(Arc::clone(&self.plan), &self.facts, OPTIONS, &checkpoint, &kept).unwrap();
     }
 
     fn ending(&self) -> &Ending {
@@ -220,6 +247,26 @@ fn approval_waits_for_the_decision_and_follows_it() {
 }
 
 #[test]
+fn a_run_makes_no_call_beyond_its_limit_whether_restored_or_not() {
+    let text = include_str!("../../../examples/read-and-deliver.yaml").replace("maxIterations: 32", "maxCalls: 4");
+    let definition = compile(&text, "x.yaml").unwrap();
+    for restored in [false, true] {
+        let mut run = Script::begin(&definition, r#"{"paths":["a","b","c"]}"#);
+        for _ in 0..4 {
+            if restored {
+                run.restore();
+            }
+            run.answer_one(world);
+        }
+        let error = run.ending().error.clone().unwrap();
+        assert_eq!((error.code.as_str(), run.made.len()), (ditto_definition::CALL_LIMIT, 4), "{:?}", run.made);
+    }
+    let mut run = Script::begin(&definition, r#"{"paths":["a"]}"#);
+    run.answer(world);
+    assert_eq!(run.output(), r#"{"delivered":1}"#);
+}
+
+#[test]
 fn a_definition_read_back_from_its_canonical_form_is_the_same_revision() {
     for name in ["read-and-deliver.yaml", "branching.yaml", "approval.yaml"] {
         let definition = example(name);
@@ -228,4 +275,32 @@ fn a_definition_read_back_from_its_canonical_form_is_the_same_revision() {
         assert_eq!(definition.canonical, again.canonical, "{name}");
         assert_eq!(definition.revision.as_str().len(), 32);
     }
+}
+
+#[test]
+fn the_documentation_compiles_and_shows_what_is_shown() {
+    let text = include_str!("../../../docs/definitions.md");
+    let blocks: Vec<_> = text.split("```yaml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
+    assert!(blocks[0].starts_with("ditto: 1"));
+    let head = "ditto: 1\nloop: x\n";
+    let graph = "graph: { tasks: { quote: { node: A.B } } }\n";
+    for block in blocks.iter().filter(|block| !block.contains('…')) {
+        let whole = match block.lines().next().unwrap_or_default() {
+            first if first.starts_with("ditto:") => (*block).to_owned(),
+            first if first.starts_with("charge:") => {
+                let tasks: String = block.lines().map(|line| format!("    {line}\n")).collect();
+                format!("{head}graph:\n  tasks:\n    quote: {{ node: A.B }}\n{tasks}")
+            }
+            first if first.starts_with("graph:") => format!("{head}{block}"),
+            first if first.starts_with("wait:") => format!("{head}{graph}done: true\n{block}"),
+            _ => format!("{head}{graph}{block}"),
+        };
+        if let Err(problems) = compile(&whole, "doc.yaml") {
+            panic!("{whole}\n{}", render_all(&problems, "doc.yaml", &whole));
+        }
+    }
+    let bad = "ditto: 1\nloop: bad\ngraph:\n  tasks:\n    load: { node: A.B }\n    read:\n      node: A.B\n      with: \"${ tasks.load.text }\"\n";
+    let shown = render_all(&compile(bad, "bad.yaml").unwrap_err(), "bad.yaml", bad);
+    let documented = text.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    assert_eq!(shown, documented);
 }
