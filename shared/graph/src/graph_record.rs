@@ -8,7 +8,8 @@ use serde::Deserialize;
 use crate::{
     CallOutcome, Graph, GraphFailure,
     failure::internal,
-    graph_run::{GraphRun, OpenCall, Origin, RequestHash, Slot},
+    graph_run::{GraphRun, OpenCall, Origin, Slot},
+    task_call::RequestHash,
 };
 
 const WAITING: u8 = b'.';

@@ -21,6 +21,7 @@ mod plan_end;
 mod pure;
 mod run_machine;
 mod state_loop;
+mod task_call;
 mod wait;
 
 pub mod receipt;
