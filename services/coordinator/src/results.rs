@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ditto_bus::{BusError, ConsumerSpec, Delivery};
+use ditto_bus::{Ack, BusError, ConsumerSpec, Delivery};
 use ditto_contracts::{
     Json, Verdict, WireError, codes,
     wire::{ResultBody, ResultMessage, subjects},
@@ -12,7 +12,8 @@ use tracing::{debug, warn};
 
 use crate::{
     core::Core,
-    driver::{DriverSender, Incoming, Msg},
+    driver::{DriverSender, Incoming, Msg, ring},
+    store::QueryAnswer,
 };
 
 /// Messages asked for at once.
@@ -77,8 +78,10 @@ async fn take(core: &Core, driver: &DriverSender, batch: Vec<Delivery>) {
     }
     crate::metrics::results_received(batch.len());
     let mut incoming = Vec::with_capacity(batch.len());
+    let mut answers = Vec::new();
     for delivery in batch {
         match ResultMessage::parse(&delivery.message.headers, delivery.message.body.clone()) {
+            Ok(result) if result.query => answers.push((result, delivery.acker)),
             Ok(result) => incoming.push(Incoming { result, ack: delivery.acker }),
             Err(error) => {
                 if let Some(item) = unreadable(core, delivery, &error.to_string()).await {
@@ -88,6 +91,43 @@ async fn take(core: &Core, driver: &DriverSender, batch: Vec<Delivery>) {
         }
     }
     let _ = driver.send(Msg::Results(incoming)); // not acknowledged when the driver has ended: they come again
+    if !answers.is_empty() {
+        reconcile(core, driver, answers).await;
+    }
+}
+
+/// What backends said when they were asked by key.
+async fn reconcile(core: &Core, driver: &DriverSender, answers: Vec<(ResultMessage, Arc<dyn Ack>)>) {
+    let (items, acks): (Vec<_>, Vec<_>) =
+        answers.into_iter().map(|(result, ack)| ((result.call.clone(), query_answer(result.body)), ack)).unzip();
+    match core.store.reconcile(&items).await {
+        Ok(changed) => {
+            ring(core, driver, changed.into_iter().flatten().map(|c| (c.run, c.owner)).collect()).await;
+            for ack in acks {
+                if let Err(error) = ack.ack().await {
+                    debug!(%error, "ack of a query's answer was not sent; it comes again and changes nothing");
+                }
+            }
+        }
+        // Not acknowledged: they come again.
+        Err(error) => warn!(%error, "answers of queries are not recorded now"),
+    }
+}
+
+/// Reads the body of a query's result (receipts contract §16).
+fn query_answer(body: ResultBody) -> QueryAnswer {
+    let code = body.error.as_ref().map(|error| error.code.as_str());
+    match (body.verdict, code) {
+        (Verdict::Succeeded, _) => QueryAnswer::Applied { output: body.output },
+        (Verdict::Unknown, Some(codes::KEY_ABSENT)) => QueryAnswer::Absent,
+        (Verdict::Unknown, Some(codes::KEY_IN_PROGRESS)) => QueryAnswer::InProgress,
+        (Verdict::Unknown, Some(codes::KEY_CONFLICT)) => QueryAnswer::Conflict,
+        (Verdict::Failed, _) => match body.error {
+            Some(error) => QueryAnswer::Refused { output: body.output, error },
+            None => QueryAnswer::Unanswered,
+        },
+        (Verdict::Unknown | Verdict::Cancelled, _) => QueryAnswer::Unanswered,
+    }
 }
 
 /// A result that nobody can read still says that its attempt is over. With readable headers it settles as

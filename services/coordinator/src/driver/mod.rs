@@ -348,10 +348,12 @@ impl Driver {
             return None;
         }
         let now_ms = self.core.clock.now_ms();
+        let mut held_until = None;
         let (decision, results, unserved_too) = match live.hold.take() {
             Some(hold) => {
                 let over = hold.until <= Instant::now()
                     || live.events.iter().any(|e| matches!(e, Event::CancelRequested | Event::DeadlinePassed));
+                held_until = Some(hold.until);
                 (hold.decision, hold.results, over)
             }
             None if live.is_ready() => {
@@ -384,8 +386,11 @@ impl Driver {
         let step = match input.plan() {
             Planned::Step(step) => *step,
             Planned::Unserved(wanted) => {
-                debug!(run = %live.run, ?wanted, "no live worker serves this yet");
-                let until = Instant::now() + Duration::from_millis(self.core.config.worker_wait_ms);
+                let until = held_until.unwrap_or_else(|| {
+                    debug!(run = %live.run, ?wanted, "no live worker serves this yet");
+                    Instant::now() + Duration::from_millis(self.core.config.worker_wait_ms)
+                });
+                // The same alarm again is harmless: it finds the hold gone, or rings for it once more.
                 self.alarms.push(std::cmp::Reverse((until, live.run.clone())));
                 live.hold = Some(Hold { decision, results, until });
                 return None;
