@@ -5,6 +5,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::{Json, WireError};
 
+mod check;
+
+pub use check::InteractionProblem;
+
 /// One request to a tool or an MCP server.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]

@@ -86,7 +86,10 @@ impl NodeError {
     /// Stopped because the caller cancelled, after the request may have left.
     pub fn cancelled_in_flight() -> Self {
         let message = "cancelled while it was in flight";
-        Self::Cancelled { output: None, error: WireError::new(ErrorClass::Cancelled, codes::CANCELLED_IN_FLIGHT, message) }
+        Self::Cancelled {
+            output: None,
+            error: WireError::new(ErrorClass::Cancelled, codes::CANCELLED_IN_FLIGHT, message),
+        }
     }
 
     /// The error inside.

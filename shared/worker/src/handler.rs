@@ -165,8 +165,7 @@ pub(crate) fn check_output(json: Json) -> Result<Json, NodeError> {
 /// Names size and digest, and how the output begins where that may be published: evidence for a person.
 fn too_large(json: &Json) -> NodeError {
     let digest = data_encoding::HEXLOWER.encode(&json.sha256());
-    let facts =
-        format!("the output has {} bytes, more than {} (sha256 {digest})", json.len(), limits::VALUE_BYTES_MAX);
+    let facts = format!("the output has {} bytes, more than {} (sha256 {digest})", json.len(), limits::VALUE_BYTES_MAX);
     let begin: String = json.as_str().chars().take(200).collect();
     let full = format!("{facts}; it begins: {begin}");
     let message = if ditto_contracts::check_public_message(&full).is_ok() { full } else { facts };

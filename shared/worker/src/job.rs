@@ -10,8 +10,8 @@ use bytes::Bytes;
 use data_encoding::HEXLOWER;
 use ditto_bus::{Ack, Delivery};
 use ditto_contracts::{
-    CallPolicy, ClaimToken, EffectClass, ErrorClass, Json, Verdict, WireError, check_public_code,
-    check_public_message, codes, limits,
+    CallPolicy, ClaimToken, EffectClass, ErrorClass, Json, Verdict, WireError, check_public_code, check_public_message,
+    codes, limits,
     wire::{
         Job, JobMode, ResultBody, ResultMessage,
         ledger::{ClaimAnswer, ClaimItem},
@@ -552,9 +552,8 @@ async fn query(
         () = session.cut.cancelled() => return nak(&delivery, Duration::ZERO).await,
         () = keep_alive(&delivery, session.config.ack_wait / 3) => QueryAnswer::Unanswered,
     };
-    let unknown = |code: &str, message: &str| {
-        (Verdict::Unknown, None, Some(WireError::new(ErrorClass::Unknown, code, message)))
-    };
+    let unknown =
+        |code: &str, message: &str| (Verdict::Unknown, None, Some(WireError::new(ErrorClass::Unknown, code, message)));
     let (verdict, output, error) = match answer {
         QueryAnswer::Applied(output) => (Verdict::Succeeded, Some(output), None),
         QueryAnswer::Conflict => unknown(codes::KEY_CONFLICT, "the key is known with another request"),

@@ -30,10 +30,7 @@ impl Metrics {
                 .u64_counter("ditto.worker.resends")
                 .with_description("Results sent again because nobody confirmed them")
                 .build(),
-            in_flight: meter
-                .i64_up_down_counter("ditto.worker.in_flight")
-                .with_description("Calls under way")
-                .build(),
+            in_flight: meter.i64_up_down_counter("ditto.worker.in_flight").with_description("Calls under way").build(),
             duration: meter
                 .f64_histogram("ditto.worker.handle.duration")
                 .with_unit("s")

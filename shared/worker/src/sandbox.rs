@@ -257,7 +257,9 @@ fn origins(given: &[String]) -> Result<BTreeSet<String>, SandboxError> {
         let host = origin.strip_prefix("https://").or_else(|| origin.strip_prefix("http://")).unwrap_or("");
         let bad = |c: char| matches!(c, '/' | '?' | '#' | '@' | '\\') || c.is_whitespace() || c.is_control();
         if host.is_empty() || host.contains(bad) {
-            return Err(SandboxError::Policy("network has an entry that is no origin such as https://example.com".into()));
+            return Err(SandboxError::Policy(
+                "network has an entry that is no origin such as https://example.com".into(),
+            ));
         }
     }
     names("network", given)
@@ -268,7 +270,12 @@ mod tests {
     use super::*;
 
     fn policy(read: bool) -> SandboxPolicy {
-        SandboxPolicy { tools: vec!["a".into()], network: vec!["https://x.org:8443".into()], read, ..Default::default() }
+        SandboxPolicy {
+            tools: vec!["a".into()],
+            network: vec!["https://x.org:8443".into()],
+            read,
+            ..Default::default()
+        }
     }
 
     #[test]

@@ -67,9 +67,8 @@ impl ArgumentSchema {
     /// # Errors
     /// The first violation, with its path.
     pub fn check(&self, value: &Json) -> Result<(), SchemaError> {
-        let parsed: serde_json::Value = value
-            .to()
-            .map_err(|error| SchemaError::Value { path: "$".into(), expected: format!("JSON ({error})") })?;
+        let parsed: serde_json::Value =
+            value.to().map_err(|error| SchemaError::Value { path: "$".into(), expected: format!("JSON ({error})") })?;
         self.validator.validate(&parsed).map_err(|error| {
             // Masked: the value may be a secret or far too long for a message.
             let expected: String = error.masked().to_string().chars().take(VIOLATION_CHARS_MAX).collect();
