@@ -16,8 +16,13 @@ use tokio::time::Instant;
 use super::link::Link;
 use crate::{Ack, BusError};
 
-/// Back at once.
-pub(super) const NAK: &[u8] = b"-NAK";
+/// Says that a message is to come again after this delay.
+pub(super) fn nak_body(delay: Duration) -> Bytes {
+    if delay.is_zero() {
+        return Bytes::from_static(b"-NAK");
+    }
+    Bytes::from(format!("-NAK {{\"delay\":{}}}", delay.as_nanos().min(i64::MAX as u128)))
+}
 
 /// The answer to one delivery.
 pub(super) struct NatsAck {
@@ -54,12 +59,7 @@ impl Ack for NatsAck {
     }
 
     async fn nak(&self, delay: Duration) -> Result<(), BusError> {
-        let body = if delay.is_zero() {
-            Bytes::from_static(NAK)
-        } else {
-            Bytes::from(format!("-NAK {{\"delay\":{}}}", delay.as_nanos().min(i64::MAX as u128)))
-        };
-        self.once("nak", body).await
+        self.once("nak", nak_body(delay)).await
     }
 
     async fn term(&self) -> Result<(), BusError> {

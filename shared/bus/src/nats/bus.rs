@@ -20,7 +20,7 @@ use super::{
     link::Link,
     plain::{self, NatsSubscription},
     publish,
-    pull::{NatsPull, consumer_key, give_back},
+    pull::{NatsPull, consumer_key, look_after},
     wire,
 };
 use crate::{
@@ -28,8 +28,8 @@ use crate::{
     subject,
 };
 
-/// Dropped pulls whose messages wait to be given back.
-const LEFT_OPEN: usize = 1024;
+/// Dropped pulls that wait to be looked after.
+const ABANDONED: usize = 1024;
 
 /// The bus on NATS JetStream.
 ///
@@ -39,7 +39,7 @@ pub struct NatsBus {
     link: Arc<Link>,
     /// Message limits of the streams this process made sure of.
     streams: Mutex<Vec<(Vec<String>, usize)>>,
-    /// Advisories and the giving back of messages; aborted when the bus is dropped.
+    /// Advisories and dropped pulls; aborted when the bus is dropped.
     tasks: Mutex<JoinSet<()>>,
 }
 
@@ -51,8 +51,8 @@ impl NatsBus {
     pub async fn connect(config: &NatsConfig) -> Result<Arc<Self>, ConnectError> {
         let signals = Arc::new(Signals::new());
         let client = connect::connect(config, &signals).await?;
-        let (left_open, take_back) = mpsc::channel(LEFT_OPEN);
-        let link = Arc::new(Link::new(client.clone(), config.request_timeout(), signals.clone(), left_open));
+        let (abandoned, to_look_after) = mpsc::channel(ABANDONED);
+        let link = Arc::new(Link::new(client.clone(), config.request_timeout(), signals.clone(), abandoned));
         let mut tasks = JoinSet::new();
         if config.advisories {
             let until = Instant::now() + config.request_timeout();
@@ -70,7 +70,7 @@ impl NatsBus {
                 }
             }
         }
-        tasks.spawn(give_back(take_back, client));
+        tasks.spawn(look_after(to_look_after, Arc::downgrade(&link)));
         Ok(Arc::new(Self { link, streams: Mutex::default(), tasks: Mutex::new(tasks) }))
     }
 

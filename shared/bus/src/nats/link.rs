@@ -17,10 +17,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{
-    events::Signals,
-    inbox::{Inbox, Pool},
-};
+use super::{events::Signals, inbox::Pool, pull::Abandoned};
 use crate::BusError;
 
 /// Most messages published and not confirmed.
@@ -38,8 +35,8 @@ pub(super) struct Link {
     /// For pulls.
     pub(super) pulls: Pool,
     pub(super) unconfirmed: Semaphore,
-    /// Takes the inboxes of pulls that were dropped while open.
-    pub(super) left_open: mpsc::Sender<Inbox>,
+    /// Takes pulls that were dropped while a request was open.
+    pub(super) abandoned: mpsc::Sender<Abandoned>,
     closed: AtomicBool,
     consumers: Mutex<HashSet<String>>,
 }
@@ -49,7 +46,7 @@ impl Link {
         client: Client,
         timeout: Duration,
         signals: Arc<Signals>,
-        left_open: mpsc::Sender<Inbox>,
+        abandoned: mpsc::Sender<Abandoned>,
     ) -> Self {
         Self {
             client,
@@ -58,7 +55,7 @@ impl Link {
             replies: Pool::default(),
             pulls: Pool::default(),
             unconfirmed: Semaphore::new(UNCONFIRMED),
-            left_open,
+            abandoned,
             closed: AtomicBool::new(false),
             consumers: Mutex::default(),
         }

@@ -1,18 +1,26 @@
-//! A pull on a durable consumer: one request, its messages as they come, no heartbeat.
+//! A pull on a durable consumer: requests without heartbeat, their messages as they come.
+//!
+//! A pull request cannot be taken back, and whatever the server has sent to an inbox that is gone waits for `ack_wait`.
+//! So a long pull is a chain of short requests, and the inbox of a dropped pull stays until its last request is over;
+//! what still arrives there is given back.
 
-use std::{pin::Pin, sync::Arc, time::Duration};
+use std::{
+    pin::Pin,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 use async_nats::Subject;
 use async_trait::async_trait;
-use bytes::Bytes;
 use futures_util::StreamExt;
 use tokio::{
     sync::{mpsc, watch},
+    task::JoinSet,
     time::{Instant, Sleep},
 };
 
 use super::{
-    ack::{NAK, NatsAck},
+    ack::{NatsAck, nak_body},
     events::Connection,
     inbox::Inbox,
     link::Link,
@@ -20,25 +28,47 @@ use super::{
 };
 use crate::{BusError, Delivery, Pull};
 
-/// How much longer than the server the client waits for the end of a pull.
+const OPERATION: &str = "pull";
+/// Longest life of one request at the server.
+const REQUEST: Duration = Duration::from_secs(1);
+/// How much longer the client waits for word of the end of a request.
 const GRACE: Duration = Duration::from_secs(1);
-/// How long a dropped pull may keep its inbox until the server has let go of it.
-const LEAVE: Duration = Duration::from_secs(1);
+/// Between the end of a request and the return of what it took with it.
+const MARGIN: Duration = Duration::from_millis(10);
+
+/// Most dropped pulls looked after at once.
+const LOOKED_AFTER: usize = 1024;
 
 /// One open pull.
 pub(super) struct NatsPull {
     link: Arc<Link>,
-    /// Key of the consumer in errors and in what the link remembers.
+    /// Where requests of this consumer go.
+    subject: Subject,
+    /// The consumer in errors and in what the link remembers.
     consumer: String,
-    /// `None` once the request is over and the inbox went back to the pool.
+    /// `None` once the pull is over.
     inbox: Option<Inbox>,
-    reply: Subject,
+    /// Reply subject of the open request; `None` between two.
+    reply: Option<Subject>,
+    /// Messages still wanted.
     left: usize,
-    end: Pin<Box<Sleep>>,
+    expires: Instant,
+    /// When the open request ends at the server.
+    request_ends: Instant,
+    /// When the client gives it up.
+    give_up: Pin<Box<Sleep>>,
     connection: watch::Receiver<Connection>,
     losses: u64,
     /// Found by `try_next`, told by `next`.
     failed: Option<BusError>,
+}
+
+/// A pull that was dropped while its request was open.
+pub(super) struct Abandoned {
+    inbox: Inbox,
+    reply: Subject,
+    left: usize,
+    request_ends: Instant,
 }
 
 /// What one message in the inbox means.
@@ -50,7 +80,7 @@ enum Step {
 }
 
 impl NatsPull {
-    /// Sends the pull request.
+    /// Sends the first request.
     pub(super) async fn open(
         link: Arc<Link>,
         stream: &str,
@@ -58,29 +88,44 @@ impl NatsPull {
         max: usize,
         expires: Duration,
     ) -> Result<Self, BusError> {
-        const OPERATION: &str = "pull";
-        let until = Instant::now() + link.timeout;
+        let now = Instant::now();
+        let until = now + link.timeout;
         link.ready(OPERATION, until).await?;
         let connection = link.signals.connection.subscribe();
         let losses = connection.borrow().losses;
-        let mut inbox = link.pulls.take(&link, until).await?;
-        let (_, reply) = inbox.reply();
-        let max = max.max(1);
-        let expires = expires.max(Duration::from_millis(1));
-        let body = format!("{{\"batch\":{max},\"expires\":{}}}", expires.as_nanos());
-        let subject = format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}");
-        link.send(OPERATION, until, subject.into(), Some(reply.clone()), None, Bytes::from(body)).await?;
-        Ok(Self {
+        let inbox = link.pulls.take(&link, until).await?;
+        let mut pull = Self {
+            subject: Subject::from(format!("$JS.API.CONSUMER.MSG.NEXT.{stream}.{consumer}")),
             consumer: consumer_key(stream, consumer),
             inbox: Some(inbox),
-            reply,
-            left: max,
-            end: Box::pin(tokio::time::sleep(expires + GRACE)),
+            reply: None,
+            left: max.max(1),
+            expires: now + expires,
+            request_ends: now,
+            give_up: Box::pin(tokio::time::sleep(GRACE)),
             connection,
             losses,
             failed: None,
             link,
-        })
+        };
+        pull.ask().await?;
+        Ok(pull)
+    }
+
+    /// Sends the next request. Cancelled, it may be called again.
+    async fn ask(&mut self) -> Result<(), BusError> {
+        let Some(inbox) = &mut self.inbox else { return Ok(()) };
+        let now = Instant::now();
+        let life = self.expires.saturating_duration_since(now).clamp(Duration::from_millis(1), REQUEST);
+        let (_, reply) = inbox.reply();
+        let body = format!("{{\"batch\":{},\"expires\":{}}}", self.left, life.as_nanos());
+        let until = now + self.link.timeout;
+        self.link.ready(OPERATION, until).await?;
+        self.link.send(OPERATION, until, self.subject.clone(), Some(reply.clone()), None, body.into()).await?;
+        self.reply = Some(reply);
+        self.request_ends = Instant::now() + life;
+        self.give_up.as_mut().reset(self.request_ends + GRACE);
+        Ok(())
     }
 
     fn step(&mut self, message: Option<async_nats::Message>) -> Step {
@@ -102,20 +147,18 @@ impl NatsPull {
                 acker: Arc::new(NatsAck::new(self.link.clone(), reply)),
             };
             if self.left == 0 {
+                self.reply = None;
                 self.finish();
             }
             return Step::Deliver(delivery);
         };
-        if message.subject != self.reply {
+        if self.reply.as_ref() != Some(&message.subject) {
             return Step::Pass; // the end of an earlier request of this inbox
         }
+        self.reply = None;
         let description = message.description.unwrap_or_default();
         match status {
-            100 => Step::Pass,
-            404 | 408 => {
-                self.finish();
-                Step::End
-            }
+            404 | 408 => Step::End,
             503 => {
                 self.finish();
                 self.link.forget_consumer(&self.consumer);
@@ -128,25 +171,22 @@ impl NatsPull {
             }
             _ => {
                 self.finish();
-                Step::Fail(BusError::Maybe { operation: "pull", reason: format!("{status} {description}") })
+                Step::Fail(BusError::Maybe { operation: OPERATION, reason: format!("{status} {description}") })
             }
         }
     }
 
-    /// The server is done with the request: the inbox can serve another.
+    /// The pull is over. With no request open the inbox can serve another pull; else it stays until the request ends.
     fn finish(&mut self) {
-        self.left = 0;
-        if let Some(inbox) = self.inbox.take() {
-            self.link.pulls.give(inbox);
-        }
-    }
-
-    /// The request is over without a word from the server: whatever still comes goes back.
-    fn leave(&mut self) {
-        self.left = 0;
-        if let Some(inbox) = self.inbox.take() {
-            // Full or ended: the messages come again after `ack_wait`.
-            let _ = self.link.left_open.try_send(inbox);
+        let left = std::mem::take(&mut self.left);
+        let Some(inbox) = self.inbox.take() else { return };
+        match self.reply.take() {
+            None => self.link.pulls.give(inbox),
+            Some(reply) => {
+                let abandoned = Abandoned { inbox, reply, left, request_ends: self.request_ends };
+                // Full or ended: what still comes waits for `ack_wait`.
+                let _ = self.link.abandoned.try_send(abandoned);
+            }
         }
     }
 }
@@ -158,6 +198,14 @@ impl Pull for NatsPull {
             return Err(error);
         }
         loop {
+            if self.reply.is_none() && Instant::now() >= self.expires {
+                self.finish();
+            } else if self.reply.is_none()
+                && let Err(error) = self.ask().await
+            {
+                self.finish();
+                return Err(error);
+            }
             let Some(inbox) = &mut self.inbox else { return Ok(None) };
             let message = tokio::select! {
                 biased;
@@ -166,24 +214,23 @@ impl Pull for NatsPull {
                     let lost = changed.is_err() || self.connection.borrow().losses != self.losses;
                     if lost {
                         // The server forgot the request with the connection.
-                        self.leave();
+                        self.finish();
                         let reason = "the connection was lost".to_owned();
-                        return Err(BusError::Maybe { operation: "pull", reason });
+                        return Err(BusError::Maybe { operation: OPERATION, reason });
                     }
                     continue;
                 }
-                () = &mut self.end => {
+                () = &mut self.give_up => {
                     // Not even its end was told: perhaps the consumer is gone, so the next pull looks.
                     self.link.forget_consumer(&self.consumer);
-                    self.leave();
+                    self.finish();
                     return Ok(None);
                 }
             };
             match self.step(message) {
                 Step::Deliver(delivery) => return Ok(Some(delivery)),
-                Step::End => return Ok(None),
                 Step::Fail(error) => return Err(error),
-                Step::Pass => {}
+                Step::End | Step::Pass => {}
             }
         }
     }
@@ -193,7 +240,7 @@ impl Pull for NatsPull {
             let message = self.inbox.as_mut()?.arrived()?;
             match self.step(message) {
                 Step::Deliver(delivery) => return Some(delivery),
-                Step::End => return None,
+                Step::End => return None, // `next` sends another request, if it is time for one
                 Step::Fail(error) => {
                     self.failed = Some(error);
                     return None;
@@ -206,7 +253,7 @@ impl Pull for NatsPull {
 
 impl Drop for NatsPull {
     fn drop(&mut self) {
-        self.leave();
+        self.finish();
     }
 }
 
@@ -215,21 +262,52 @@ pub(super) fn consumer_key(stream: &str, consumer: &str) -> String {
     format!("consumer {consumer} of stream {stream}")
 }
 
-/// Ends the inboxes of dropped pulls and gives back what is in them, so that nobody waits for `ack_wait`. The server
-/// hears the end of the subscription first, else it would send the messages to the same inbox again. A message that
-/// leaves the server in that very moment still has to wait.
-pub(super) async fn give_back(mut left_open: mpsc::Receiver<Inbox>, client: async_nats::Client) {
-    while let Some(mut inbox) = left_open.recv().await {
-        let end = Instant::now() + LEAVE;
-        if !matches!(tokio::time::timeout_at(end, inbox.subscriber.drain()).await, Ok(Ok(()))) {
-            continue;
+/// Looks after the requests of dropped pulls until each is over.
+pub(super) async fn look_after(mut abandoned: mpsc::Receiver<Abandoned>, link: Weak<Link>) {
+    let mut open = JoinSet::new();
+    loop {
+        tokio::select! {
+            next = abandoned.recv() => match (next, link.upgrade()) {
+                (Some(_), Some(_)) if open.len() >= LOOKED_AFTER => {} // its messages come again after `ack_wait`
+                (Some(next), Some(link)) => {
+                    open.spawn(give_back(next, link));
+                }
+                (None, _) | (_, None) => return,
+            },
+            Some(_) = open.join_next() => {}
         }
-        while let Ok(Some(message)) = tokio::time::timeout_at(end, inbox.subscriber.next()).await {
-            let Some(reply) = message.reply.filter(|reply| wire::stored(reply).is_some()) else { continue };
-            let back = client.publish(reply, Bytes::from_static(NAK));
-            if !matches!(tokio::time::timeout_at(end, back).await, Ok(Ok(()))) {
-                break;
+    }
+}
+
+/// Gives back what arrives for a dropped pull until its request is over. While the request is open the messages come
+/// back after its end, else the server would send them here again.
+async fn give_back(mut abandoned: Abandoned, link: Arc<Link>) {
+    let end = abandoned.request_ends + GRACE;
+    while let Ok(Some(message)) = tokio::time::timeout_at(end, abandoned.inbox.subscriber.next()).await {
+        let mut back = Vec::new();
+        let mut over = false;
+        let mut next = Some(message);
+        while let Some(message) = next {
+            match message.reply.filter(|reply| wire::stored(reply).is_some()) {
+                Some(reply) => {
+                    abandoned.left = abandoned.left.saturating_sub(1);
+                    back.push(reply);
+                }
+                None => over |= message.subject == abandoned.reply,
             }
+            next = abandoned.inbox.arrived().flatten();
+        }
+        over |= abandoned.left == 0;
+        let wait = abandoned.request_ends.saturating_duration_since(Instant::now()) + MARGIN;
+        let body = nak_body(if over { Duration::ZERO } else { wait });
+        for reply in back {
+            if link.send("nak", end, reply, None, None, body.clone()).await.is_err() {
+                return; // they come again after `ack_wait`
+            }
+        }
+        if over {
+            link.pulls.give(abandoned.inbox);
+            return;
         }
     }
 }

@@ -51,6 +51,7 @@ on_every_bus! {
         a_pull_ends_when_it_is_used_up,
         a_cancelled_wait_loses_nothing,
         a_dropped_pull_gives_back_what_it_held,
+        pulls_dropped_at_any_time_lose_nothing,
         old_messages_go,
         a_closed_bus_says_so;
     redelivery:

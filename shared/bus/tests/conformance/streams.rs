@@ -422,6 +422,43 @@ pub(crate) async fn a_dropped_pull_gives_back_what_it_held(bus: Arc<dyn Bus>) {
     assert_eq!(text(&take(&bus).await.message), "after");
 }
 
+pub(crate) async fn pulls_dropped_at_any_time_lose_nothing(bus: Arc<dyn Bus>) {
+    const MESSAGES: usize = 100;
+    set_up(&bus).await;
+    let publisher = tokio::spawn({
+        let bus = bus.clone();
+        async move {
+            for n in 0..MESSAGES {
+                publish(&bus, message("case.x", n.to_string())).await;
+            }
+        }
+    });
+    let mut seen = BTreeSet::new();
+    for round in 0..200 {
+        let mut pull = bus.pull(STREAM, CONSUMER, 5, SOON).await.unwrap();
+        for _ in 0..round % 7 {
+            tokio::select! {
+                biased;
+                delivery = pull.next() => {
+                    let delivery = delivery.unwrap().unwrap();
+                    delivery.acker.ack().await.unwrap();
+                    seen.insert(delivery.sequence);
+                    break;
+                }
+                () = tokio::task::yield_now() => {}
+            }
+        }
+    }
+    publisher.await.unwrap();
+    // All others are there long before `ack_wait`.
+    while seen.len() < MESSAGES {
+        let delivery = take(&bus).await;
+        delivery.acker.ack().await.unwrap();
+        seen.insert(delivery.sequence);
+    }
+    until_messages(&bus, 0).await;
+}
+
 pub(crate) async fn old_messages_go(bus: Arc<dyn Bus>) {
     let short = StreamSpec { max_age: Duration::from_millis(500), ..stream() };
     set_up_with(&bus, short, consumer()).await;
