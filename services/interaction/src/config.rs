@@ -85,6 +85,13 @@ impl Validate for InteractionConfig {
 }
 
 impl InteractionConfig {
+    /// The same settings under this instance name, unless one is configured.
+    #[must_use]
+    pub fn with_instance(mut self, instance: impl Into<String>) -> Self {
+        self.instance.get_or_insert(instance.into());
+        self
+    }
+
     /// The settings of the worker underneath.
     pub(crate) fn worker(&self) -> WorkerConfig {
         WorkerConfig {

@@ -2,7 +2,7 @@
 
 use std::{
     cmp::Reverse,
-    collections::{BinaryHeap, HashMap, VecDeque, hash_map},
+    collections::{BinaryHeap, HashMap, HashSet, VecDeque, hash_map},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::{Duration, Instant},
 };
@@ -37,7 +37,22 @@ struct Inner {
     calls: HashMap<CallUid, Entry>,
     bytes: usize,
     due: BinaryHeap<Reverse<(Instant, CallUid)>>,
-    finished: VecDeque<(CallUid, u32)>,
+    finished: HashSet<(CallUid, u32)>,
+    finished_order: VecDeque<(CallUid, u32)>,
+}
+
+impl Inner {
+    fn finish(&mut self, call: &CallUid, dispatch_no: u32) {
+        if self.finished_order.len() == FINISHED_MAX
+            && let Some(oldest) = self.finished_order.pop_front()
+        {
+            self.finished.remove(&oldest);
+        }
+        let job = (call.clone(), dispatch_no);
+        if self.finished.insert(job.clone()) {
+            self.finished_order.push_back(job);
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -62,7 +77,7 @@ impl Held {
     /// Takes a call in hand; `None` when it is in hand already or this very job was finished a moment ago.
     pub(crate) fn begin(&self, call: &CallUid, bucket: Bucket, dispatch_no: u32) -> Option<CancellationToken> {
         let mut inner = self.lock();
-        if inner.finished.iter().any(|(done, no)| *no == dispatch_no && done == call) {
+        if inner.finished.contains(&(call.clone(), dispatch_no)) {
             return None;
         }
         match inner.calls.entry(call.clone()) {
@@ -89,7 +104,7 @@ impl Held {
         self.changed.notify_waiters();
     }
 
-    /// Keeps a result that is about to be sent.
+    /// Keeps the result of a claimed call that is about to be sent.
     pub(crate) fn keep(&self, sent: &Arc<Sent>) {
         let mut inner = self.lock();
         if let Some(entry) = inner.calls.get_mut(&sent.message.call)
@@ -105,9 +120,21 @@ impl Held {
         }
     }
 
-    /// The bus stored the result; if nobody confirms, it is sent again.
-    pub(crate) fn stored(&self, call: &CallUid) {
+    /// The bus stored the result. That of an unclaimed call is the bus's from now on: should the bus lose it, the call
+    /// is read again. Any other one is sent again if nobody confirms it.
+    pub(crate) fn stored(&self, sent: &Sent) {
+        let call = &sent.message.call;
         let mut inner = self.lock();
+        if sent.message.fence == 0 {
+            inner.calls.remove(call);
+            inner.finish(call, sent.dispatch_no);
+            let empty = inner.calls.is_empty();
+            drop(inner);
+            if empty {
+                self.changed.notify_waiters();
+            }
+            return;
+        }
         let Some(entry) = inner.calls.get_mut(call) else { return };
         let wait = self.resend_after.saturating_mul(1 << entry.tries.min(4)).min(RESEND_MAX.max(self.resend_after));
         entry.tries = entry.tries.saturating_add(1);
@@ -128,12 +155,6 @@ impl Held {
         }
         if let Some(sent) = inner.calls.remove(call).and_then(|entry| entry.sent) {
             inner.bytes -= sent.bytes();
-            if sent.message.fence == 0 {
-                if inner.finished.len() == FINISHED_MAX {
-                    inner.finished.pop_front();
-                }
-                inner.finished.push_back((call.clone(), sent.dispatch_no));
-            }
         }
         let room = inner.bytes <= self.bytes_max;
         let empty = inner.calls.is_empty();

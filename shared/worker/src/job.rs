@@ -518,7 +518,7 @@ async fn send(
         body,
     };
     let sent = Arc::new(Sent { message, body: bytes, reply: job.reply, dispatch_no: job.dispatch_no });
-    if !query {
+    if fence > 0 {
         session.held.keep(&sent);
     }
     let outgoing = Outgoing { sent, attempt_no: 1, permit: Some(permit), ack };

@@ -121,7 +121,10 @@ async fn publish(session: &Session, batch: &mut Vec<Outgoing>) -> Vec<Outgoing> 
 
 /// The bus has it: gives the permit back.
 fn done(session: &Session, one: Outgoing) -> Option<Arc<dyn Ack>> {
-    session.held.stored(&one.sent.message.call);
+    // Answers to queries are not held: the ledger asks again.
+    if !one.sent.message.query {
+        session.held.stored(&one.sent);
+    }
     drop(one.permit);
     one.ack
 }

@@ -62,8 +62,8 @@ impl WorkerBuilder {
     /// A kind or node type breaks its rule, a node is served twice, or an input's schema cannot be compiled.
     pub fn build(self) -> Result<Worker, WorkerError> {
         let named = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
-        if self.kind.is_empty() || self.kind.len() > 63 || !self.kind.chars().all(named) {
-            return Err(WorkerError::Invalid("its kind is not 1 to 63 of a-z, 0-9 and -".into()));
+        if self.kind.is_empty() || self.kind.len() > 32 || !self.kind.chars().all(named) {
+            return Err(WorkerError::Invalid("its kind is not 1 to 32 of a-z, 0-9 and -".into()));
         }
         let mut handlers = HashMap::new();
         let mut order = Vec::new();
