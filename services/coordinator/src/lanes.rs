@@ -47,8 +47,8 @@ impl<V: Verb> Clone for Lanes<V> {
 }
 
 impl<V: Verb> Lanes<V> {
-    /// Starts `count` lanes in `tasks`. They end when every sender is gone, after the last batch; once `abandon` is
-    /// cancelled a batch that cannot reach the ledger is given up.
+    /// Starts `count` lanes in `tasks`. They end when every sender is gone, or once `abandon` is cancelled, after
+    /// the last batch; a batch that cannot reach the ledger is then given up.
     pub(crate) fn start(
         tasks: &mut JoinSet<()>,
         store: &Arc<dyn Store>,
@@ -81,7 +81,16 @@ async fn lane<V: Verb>(queue: Queue<V>, verb: Arc<V>, store: Arc<dyn Store>, aba
         if taken.is_empty() {
             // The lock is held only while waiting for work: the other lanes are then idle, too.
             let mut rx = queue.lock().await;
-            if rx.recv_many(&mut taken, LEDGER_BATCH_MAX).await == 0 {
+            let received = tokio::select! {
+                biased;
+                n = rx.recv_many(&mut taken, LEDGER_BATCH_MAX) => n,
+                // Embedding programs may still hold a sender: what is queued is worked off, nothing more comes in.
+                () = abandon.cancelled(), if !rx.is_closed() => {
+                    rx.close();
+                    continue;
+                }
+            };
+            if received == 0 {
                 return;
             }
         }

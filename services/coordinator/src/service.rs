@@ -222,11 +222,7 @@ impl Coordinator {
         deadline.abort();
         abandon.cancel();
         drop((handle, dispatcher));
-        // The lanes and the publisher end when the last handle is gone; embedding programs may still hold one.
-        tokio::select! {
-            () = async { while tasks.join_next().await.is_some() {} } => {}
-            () = tokio::time::sleep(Duration::from_secs(2)) => tasks.abort_all(),
-        }
+        while tasks.join_next().await.is_some() {}
         if dead {
             return Err(CoordinatorError::SessionDead);
         }
