@@ -9,6 +9,7 @@ pub mod local;
 pub mod nats;
 mod sendable;
 mod subject;
+mod time;
 
 pub use bus::{
     Ack, Bus, BusError, BusEvent, BusLimits, ConsumerSpec, Delivery, Message, Published, Pull, Received, StreamSpec,

@@ -23,7 +23,7 @@ use super::{
 };
 use crate::{
     Bus, BusError, BusEvent, BusLimits, ConsumerSpec, Message, Published, Pull, Received, StreamSpec, StreamState,
-    Subscription, sendable, subject,
+    Subscription, sendable, subject, time::after,
 };
 
 /// Largest message unless told otherwise: what a NATS server takes by default.
@@ -157,7 +157,7 @@ impl LocalBus {
             Some(Fault::Delay(delay)) => {
                 self.start_timer();
                 let received = Box::new(Received { message, reply: reply.map(str::to_owned) });
-                self.timer.at(Instant::now() + delay, Task::Plain(Arc::downgrade(&self.plain), received));
+                self.timer.at(after(Instant::now(), delay), Task::Plain(Arc::downgrade(&self.plain), received));
                 return Ok(1);
             }
         };

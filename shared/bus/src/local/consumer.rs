@@ -10,7 +10,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 
 use super::stream::{Entry, Place};
-use crate::{ConsumerSpec, subject};
+use crate::{ConsumerSpec, subject, time::after};
 
 /// Stored messages by sequence.
 pub(super) type Entries = BTreeMap<u64, Entry>;
@@ -100,7 +100,7 @@ impl Consumer {
 
     /// Starts `ack_wait` for a message.
     fn hold(&mut self, sequence: u64, entry: &mut Entry, now: Instant) -> Instant {
-        let until = now + self.spec.ack_wait;
+        let until = after(now, self.spec.ack_wait);
         entry.place = Place::Held(until);
         self.deadlines.push_back((until, sequence));
         until
@@ -129,7 +129,7 @@ impl Consumer {
         if delay.is_zero() {
             return (None, self.requeue(sequence, entry));
         }
-        let at = now + delay;
+        let at = after(now, delay);
         entry.place = Place::Delayed(at);
         self.delayed.push(Reverse((at, sequence)));
         (Some(at), false)

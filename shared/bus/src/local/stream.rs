@@ -17,7 +17,9 @@ use super::{
     consumer::{Consumer, Entries},
     timer::{Task, Timer},
 };
-use crate::{BusError, BusEvent, ConsumerSpec, Message, Published, StreamSpec, StreamState, sendable, subject};
+use crate::{
+    BusError, BusEvent, ConsumerSpec, Message, Published, StreamSpec, StreamState, sendable, subject, time::after,
+};
 
 /// Message ids remembered at most, however long the window is.
 const KNOWN_IDS: usize = 128 * 1024;
@@ -175,7 +177,7 @@ impl Stream {
             return Ok(Published { sequence, duplicate: false });
         }
         state.bytes += bytes;
-        let not_before = (!delay.is_zero()).then(|| now + delay);
+        let not_before = (!delay.is_zero()).then(|| after(now, delay));
         let mut entry =
             Entry { message, bytes, stored: now, not_before, owner: NOBODY, deliveries: 0, place: Place::Waiting };
         let mut bell = None;
@@ -185,7 +187,7 @@ impl Stream {
             bell = Some(consumer.bell.clone());
         }
         state.entries.insert(sequence, entry);
-        let ends = (!state.spec.max_age.is_zero()).then(|| now + state.spec.max_age);
+        let ends = (!state.spec.max_age.is_zero()).then(|| after(now, state.spec.max_age));
         self.arm(&mut state, [due, ends].into_iter().flatten().min());
         drop(state);
         if let Some(bell) = bell {
@@ -456,7 +458,7 @@ impl State {
         if self.spec.max_age.is_zero() {
             return None;
         }
-        self.entries.values().next().map(|entry| entry.stored + self.spec.max_age)
+        self.entries.values().next().map(|entry| after(entry.stored, self.spec.max_age))
     }
 }
 
@@ -483,7 +485,7 @@ impl Ids {
 
     fn known(&mut self, id: u128, window: Duration, now: Instant) -> Option<u64> {
         while let Some((at, oldest)) = self.order.front()
-            && (*at + window <= now || self.order.len() > KNOWN_IDS)
+            && (after(*at, window) <= now || self.order.len() > KNOWN_IDS)
         {
             self.sequences.remove(oldest);
             self.order.pop_front();

@@ -14,14 +14,14 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::link::Link;
-use crate::{Ack, BusError};
+use crate::{Ack, BusError, time::nanos};
 
 /// Says that a message is to come again after this delay.
 pub(super) fn nak_body(delay: Duration) -> Bytes {
     if delay.is_zero() {
         return Bytes::from_static(b"-NAK");
     }
-    Bytes::from(format!("-NAK {{\"delay\":{}}}", delay.as_nanos().min(i64::MAX as u128)))
+    Bytes::from(format!("-NAK {{\"delay\":{}}}", nanos(delay)))
 }
 
 /// The answer to one delivery.

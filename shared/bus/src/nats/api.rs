@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use super::{link::Link, plain::ask, pull::consumer_key};
-use crate::{BusError, ConsumerSpec, StreamSpec, StreamState};
+use crate::{BusError, ConsumerSpec, StreamSpec, StreamState, time::nanos};
 
 /// An error as JetStream tells it; older servers leave parts out.
 #[derive(Debug, Clone, Default, Deserialize)]
@@ -198,9 +198,9 @@ fn stream_config(spec: &StreamSpec) -> Map<String, Value> {
         "storage": "file",
         "discard": "new",
         "max_bytes": limit(spec.max_bytes),
-        "max_age": spec.max_age.as_nanos() as u64,
+        "max_age": nanos(spec.max_age),
         "max_msg_size": limit(u64::from(spec.max_message_bytes)),
-        "duplicate_window": window.as_nanos() as u64,
+        "duplicate_window": nanos(window),
         "num_replicas": spec.replicas.max(1),
         "allow_msg_ttl": true,
     });
@@ -297,7 +297,7 @@ fn consumer_config(spec: &ConsumerSpec) -> Map<String, Value> {
     config.insert("ack_policy".to_owned(), json!("explicit"));
     config.insert("deliver_policy".to_owned(), json!("all"));
     config.insert("replay_policy".to_owned(), json!("instant"));
-    config.insert("ack_wait".to_owned(), json!(spec.ack_wait.as_nanos() as u64));
+    config.insert("ack_wait".to_owned(), json!(nanos(spec.ack_wait)));
     config.insert("max_deliver".to_owned(), unlimited(spec.max_deliver));
     config.insert("max_ack_pending".to_owned(), unlimited(spec.max_ack_pending));
     match spec.filter_subjects.as_slice() {

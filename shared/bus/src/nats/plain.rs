@@ -9,15 +9,16 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::{task::coop, time::Instant};
 
 use super::{link::Link, wire};
-use crate::{BusError, Message, Received, Subscription, sendable};
+use crate::{BusError, Message, Received, Subscription, sendable, time::after};
 
 /// Sends a plain message.
 pub(super) async fn send(link: &Link, operation: &'static str, message: Message) -> Result<(), BusError> {
     sendable::check(&message.subject, &message.headers, &message.body, link.client.max_payload())?;
     let headers = wire::headers_out(&message.headers)?;
-    let until = Instant::now() + link.timeout;
-    link.ready(operation, until).await?;
-    link.send(operation, until, message.subject.into(), None, headers, message.body).await
+    let now = Instant::now();
+    // It may be lost, so nobody waits for a connection.
+    link.ready(operation, now).await?;
+    link.send(operation, now + link.timeout, message.subject.into(), None, headers, message.body).await
 }
 
 /// Sends a request and waits for its answer until `timeout` has passed.
@@ -29,7 +30,7 @@ pub(super) async fn request(
 ) -> Result<async_nats::Message, BusError> {
     sendable::check(&message.subject, &message.headers, &message.body, link.client.max_payload())?;
     let headers = wire::headers_out(&message.headers)?;
-    let until = Instant::now() + timeout;
+    let until = after(Instant::now(), timeout);
     link.ready(operation, until).await?;
     let mut inbox = link.replies.take(link, until).await?;
     let (number, reply) = inbox.reply();

@@ -42,18 +42,19 @@ pub(super) async fn publish(link: &Link, messages: Vec<Message>, stream_limit: i
         sent: Vec::with_capacity(count),
         open: VecDeque::new(),
         permits: Permits { semaphore: &link.unconfirmed, held: 0 },
+        stuck: false,
         subjects: messages.iter().map(|message| (message.subject.clone(), message.body.len())).collect(),
     };
     let mut messages = messages.into_iter().enumerate().peekable();
     loop {
-        while messages.peek().is_some() && flight.permits.take(link.timeout).await {
+        while !flight.stuck && messages.peek().is_some() && flight.permits.take(link.timeout).await {
             if let Some((at, message)) = messages.next() {
                 flight.send(at, message).await;
             }
         }
         if !flight.settle_next(&stream_limit).await {
             let Some((at, _)) = messages.next() else { break };
-            let reason = "too much is unconfirmed".to_owned();
+            let reason = "not sent: earlier messages are unconfirmed".to_owned();
             flight.settle(at, Err(BusError::Maybe { operation: OPERATION, reason }));
         }
     }
@@ -72,6 +73,8 @@ struct Flight<'a> {
     /// What is not settled, or not yet seen to be: place and end of its wait, in the order sent.
     open: VecDeque<(usize, Instant)>,
     permits: Permits<'a>,
+    /// One was not confirmed in time: no more are sent, so that a call takes no longer than one of them.
+    stuck: bool,
     /// For errors.
     subjects: Vec<(String, usize)>,
 }
@@ -91,7 +94,10 @@ impl Flight<'_> {
                 self.sent.push((number, at));
                 self.open.push_back((at, until));
             }
-            Err(error) => self.settle(at, Err(error)),
+            Err(error) => {
+                self.stuck |= matches!(error, BusError::Maybe { .. });
+                self.settle(at, Err(error));
+            }
         }
     }
 
@@ -127,6 +133,7 @@ impl Flight<'_> {
             Err(_) => {
                 let subject = self.subjects.get(at).map_or("", |(subject, _)| subject.as_str());
                 let error = self.link.unanswered(OPERATION, subject);
+                self.stuck |= matches!(error, BusError::Maybe { .. });
                 self.settle(at, Err(error));
             }
         }

@@ -26,7 +26,7 @@ use super::{
     link::Link,
     wire,
 };
-use crate::{BusError, Delivery, Pull};
+use crate::{BusError, Delivery, Pull, time::after};
 
 const OPERATION: &str = "pull";
 /// Longest life of one request at the server.
@@ -36,6 +36,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Between the end of a request and the return of what it took with it.
 const MARGIN: Duration = Duration::from_millis(10);
 
+/// Most messages of one pull; an inbox holds more.
+const MOST: usize = 16 * 1024;
 /// Most dropped pulls looked after at once.
 const LOOKED_AFTER: usize = 1024;
 
@@ -99,8 +101,8 @@ impl NatsPull {
             consumer: consumer_key(stream, consumer),
             inbox: Some(inbox),
             reply: None,
-            left: max.max(1),
-            expires: now + expires,
+            left: max.clamp(1, MOST),
+            expires: after(now, expires),
             request_ends: now,
             give_up: Box::pin(tokio::time::sleep(GRACE)),
             connection,

@@ -101,6 +101,17 @@ async fn plain_messages_can_be_lost_doubled_and_delayed() {
 }
 
 #[tokio::test]
+async fn nothing_runs_on_when_the_bus_is_gone() {
+    let (local, bus) = faulty().await;
+    publish(&bus, message("case.x", "")).await;
+    let held = take(&bus).await;
+    let tasks = tokio::runtime::Handle::current().metrics();
+    assert_eq!(tasks.num_alive_tasks(), 1, "the timer");
+    drop((local, bus, held));
+    eventually(async || tasks.num_alive_tasks() == 0).await;
+}
+
+#[tokio::test]
 async fn limits_are_those_asked_for() {
     let bus = LocalBus::with_limits(BusLimits { max_message_bytes: 100 });
     assert_eq!(bus.limits().max_message_bytes, 100);

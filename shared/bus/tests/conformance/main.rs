@@ -33,6 +33,8 @@ on_every_bus! {
         what_is_published_is_pulled_and_leaves_when_acked,
         a_batch_is_answered_in_order,
         a_message_id_is_stored_once,
+        a_message_id_is_forgotten_after_its_window,
+        no_duration_is_too_long,
         a_full_stream_refuses_and_recovers,
         consumers_take_what_their_filters_say,
         overlapping_filters_are_refused,

@@ -1,12 +1,14 @@
 //! What only a server can do: die, forget, freeze, refuse.
 
-use std::{sync::Arc, time::Duration};
+use std::{path::PathBuf, sync::Arc, time::Duration};
 
 use ditto_bus::{
     Bus, BusError, BusEvent, ConsumerSpec,
-    nats::{ConnectError, NatsBus, NatsConfig, Secret},
+    nats::{ConnectError, NatsBus, NatsConfig, NatsTls, Secret},
 };
 use ditto_test_servers::{Nats, NatsOptions, free_port};
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use tempfile::TempDir;
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::Instant};
 
 use crate::support::*;
@@ -244,4 +246,64 @@ async fn a_foreign_message_of_broken_bytes_does_no_lasting_harm() {
         std::iter::from_fn(|| subscription.try_next()).any(|received| received.message.body == "after")
     })
     .await;
+}
+
+/// An authority and a server certificate of it, as files.
+struct Authority {
+    dir: TempDir,
+}
+
+impl Authority {
+    fn new() -> Self {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::new(Vec::new()).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let own = params.self_signed(&key).unwrap();
+        let issuer = Issuer::new(params, key);
+        let server_key = KeyPair::generate().unwrap();
+        let server = CertificateParams::new(["127.0.0.1".to_owned()]).unwrap().signed_by(&server_key, &issuer).unwrap();
+        let dir = TempDir::new().unwrap();
+        for (name, text) in [("ca", own.pem()), ("cert", server.pem()), ("key", server_key.serialize_pem())] {
+            std::fs::write(dir.path().join(name), text).unwrap();
+        }
+        Self { dir }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+}
+
+#[tokio::test]
+async fn tls_needs_the_right_authority() {
+    let authority = Authority::new();
+    // Plain connections stay possible, which is how the guard sees that JetStream answers.
+    let tls = format!(
+        "tls {{ cert_file: {:?}, key_file: {:?} }}\nallow_non_tls: true",
+        authority.path("cert"),
+        authority.path("key")
+    );
+    let server = Nats::start_with(NatsOptions { config: tls, ..NatsOptions::default() }).await.unwrap();
+    let trusting = |ca: PathBuf| NatsConfig {
+        tls: NatsTls { required: true, ca_file: Some(ca), ..NatsTls::default() },
+        ..NatsConfig::for_url(server.url())
+    };
+    let bus: Arc<dyn Bus> = NatsBus::connect(&trusting(authority.path("ca"))).await.unwrap();
+    set_up(&bus).await;
+    publish(&bus, message("case.x", "sealed")).await;
+    assert_eq!(text(&take(&bus).await.message), "sealed");
+
+    let stranger = Authority::new();
+    let refused = NatsBus::connect(&trusting(stranger.path("ca"))).await.err().unwrap();
+    assert!(matches!(refused, ConnectError::Tls { .. } | ConnectError::Unreachable { .. }), "{refused:?}");
+    let absent = NatsBus::connect(&trusting(authority.path("nothing"))).await.err().unwrap();
+    assert!(matches!(absent, ConnectError::Tls { .. }), "{absent:?}");
+}
+
+#[tokio::test]
+async fn a_server_without_tls_is_refused_where_it_is_required() {
+    let server = Nats::start().await.unwrap();
+    let tls = NatsTls { required: true, ..NatsTls::default() };
+    let refused = NatsBus::connect(&NatsConfig { tls, ..NatsConfig::for_url(server.url()) }).await;
+    assert!(refused.is_err());
 }

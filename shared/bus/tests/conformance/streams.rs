@@ -66,6 +66,29 @@ pub(crate) async fn a_message_id_is_stored_once(bus: Arc<dyn Bus>) {
     assert!(quiet(&bus, CONSUMER, QUIET).await);
 }
 
+pub(crate) async fn a_message_id_is_forgotten_after_its_window(bus: Arc<dyn Bus>) {
+    set_up_with(&bus, StreamSpec { duplicate_window: Duration::from_millis(300), ..stream() }, consumer()).await;
+    publish(&bus, with_id("case.x", "id")).await;
+    // Seeing it again does not prolong the window.
+    eventually(async || !publish_one(&bus, with_id("case.x", "id")).await.unwrap().duplicate).await;
+    assert_eq!(bus.stream_state(STREAM).await.unwrap().messages, 2);
+}
+
+pub(crate) async fn no_duration_is_too_long(bus: Arc<dyn Bus>) {
+    let stream = StreamSpec { max_age: Duration::MAX, duplicate_window: Duration::MAX, ..stream() };
+    set_up_with(&bus, stream, ditto_bus::ConsumerSpec { ack_wait: Duration::MAX, ..consumer() }).await;
+    publish(&bus, message("case.x", "")).await;
+    let mut pull = bus.pull(STREAM, CONSUMER, usize::MAX, Duration::MAX).await.unwrap();
+    let delivery = pull.next().await.unwrap().unwrap();
+    delivery.acker.nak(Duration::MAX).await.unwrap();
+    let mut server = bus.subscribe("ask", None, usize::MAX).await.unwrap();
+    let (answer, ()) = tokio::join!(bus.request(message("ask", "x"), Duration::MAX), async {
+        let request = server.next().await.unwrap();
+        bus.respond(&request.reply.unwrap(), Headers::new(), "y".into()).await.unwrap();
+    });
+    assert_eq!(text(&answer.unwrap()), "y");
+}
+
 pub(crate) async fn a_full_stream_refuses_and_recovers(bus: Arc<dyn Bus>) {
     set_up_with(&bus, StreamSpec { max_bytes: 8 * 1024, ..stream() }, consumer()).await;
     let kibibyte = || message("case.x", vec![7; 1024]);
