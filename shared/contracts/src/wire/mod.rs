@@ -4,8 +4,8 @@ mod headers;
 mod job;
 pub mod ledger;
 mod result;
-mod submit;
 pub mod subjects;
+mod submit;
 
 pub use headers::{Headers, WireFormatError, names};
 pub use job::{Job, JobMode, PayloadRef};

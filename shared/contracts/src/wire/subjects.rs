@@ -107,7 +107,10 @@ mod tests {
         let subject = submit(&namespace, SubmitKind::Node, &name);
         assert_eq!(subject, "ditto.submit.acme.node.INTERACTION.ACT.TOOL");
         assert_eq!(parse_submit(&subject), Some((namespace.clone(), SubmitKind::Node, name.clone())));
-        assert_eq!(parse_submit(&inbox(&namespace, SubmitKind::Loop, &name)), Some((namespace, SubmitKind::Loop, name)));
+        assert_eq!(
+            parse_submit(&inbox(&namespace, SubmitKind::Loop, &name)),
+            Some((namespace, SubmitKind::Loop, name))
+        );
         assert_eq!(parse_submit("ditto.submit.acme.other.x"), None);
         assert_eq!(parse_submit("ditto.jobs.x"), None);
     }
