@@ -12,6 +12,7 @@ CREATE TABLE sessions (
     started_ms  INTEGER NOT NULL,
     expires_ms  INTEGER NOT NULL,
     dead_ms     INTEGER,                        -- set once
+    closed      INTEGER NOT NULL DEFAULT 0,     -- 1: known to be over (closed, or replaced by its instance), not only silent
     ledger_mark TEXT
 ) STRICT;
 
@@ -20,7 +21,9 @@ CREATE TABLE offers (
     n          INTEGER NOT NULL,
     kind       TEXT    NOT NULL,
     pool       TEXT,
-    offer      BLOB    NOT NULL,
+    node       TEXT    NOT NULL,
+    source     TEXT,                            -- NULL: the node itself, whatever the source
+    offer      BLOB    NOT NULL,                -- JSON
     PRIMARY KEY (session_id, n)
 ) STRICT;
 
@@ -98,7 +101,7 @@ CREATE TABLE receipts (
     label             TEXT    NOT NULL,
     policy            BLOB    NOT NULL,         -- JSON of the pinned policy; the next five repeat it for guards
     effect_class      INTEGER NOT NULL,         -- R 1, K 2, N 3
-    exclusive         INTEGER NOT NULL,
+    exclusive         INTEGER NOT NULL,         -- 1: every attempt needs a claim
     has_query         INTEGER NOT NULL,
     rejections_stored INTEGER NOT NULL,
     key_ttl_ms        INTEGER,
@@ -110,7 +113,7 @@ CREATE TABLE receipts (
     unresolved        INTEGER NOT NULL DEFAULT 0,
     max_attempts      INTEGER NOT NULL,
     claim_token       TEXT,                     -- of the current fence
-    session_id        TEXT,
+    session_id        TEXT,                     -- NULL with a token: given back as unstarted
     claimed_ms        INTEGER,
     first_claim_ms    INTEGER,
     dispatch_no       INTEGER NOT NULL,
@@ -138,6 +141,8 @@ CREATE TABLE receipts (
 ) STRICT;
 -- The open set: outbox, lease table and reconcile queue at once.
 CREATE INDEX receipts_open ON receipts (due_ms) WHERE settled_ms IS NULL;
+CREATE INDEX receipts_unknown ON receipts (call_uid) WHERE state = 5;
+CREATE INDEX receipts_claimed ON receipts (session_id) WHERE settled_ms IS NULL AND state = 2;
 
 -- What did not change a receipt, or replaced an attempt of it.
 CREATE TABLE attempts (

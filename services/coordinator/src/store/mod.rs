@@ -5,6 +5,10 @@
 //! answers what the first one did. Two implementations stand behind it, Postgres and SQLite, under one
 //! conformance suite.
 
+pub(crate) mod rows;
+pub mod postgres;
+pub mod sqlite;
+
 use std::{collections::HashMap, time::Duration};
 
 use async_trait::async_trait;

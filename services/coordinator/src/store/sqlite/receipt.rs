@@ -1,0 +1,250 @@
+//! The part of a receipt that changes: read for a batch, changed by the rules, written back, all in one transaction.
+//!
+//! SQLite has one writer and `BEGIN IMMEDIATE` makes it this transaction, so what was read is what is changed: the
+//! guards stand in the rules instead of the statements.
+
+use std::collections::HashMap;
+
+use ditto_contracts::{CallUid, ClaimToken, EffectClass, Json, ReceiptState, RunId, SessionId, SettledBy, WireError};
+use ditto_graph::receipt::{AttemptEvent, Claim, Receipt, key_window_closed};
+use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
+
+use super::{batch::each, payloads, runs::Bell};
+use crate::store::{
+    Changed, StoreResult,
+    rows::{self, Kept},
+};
+
+const LOAD: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) \
+     SELECT r.call_uid, r.loop_id, r.effect_class, r.exclusive, r.has_query, r.rejections_stored, r.key_ttl_ms, \
+     r.request_hash, r.state, r.fence, r.unresolved, r.max_attempts, r.claim_token, r.session_id, r.claimed_ms, \
+     r.first_claim_ms, r.dispatch_no, r.reconcile_no, r.due_ms, r.unknown_ms, r.deadline_ms, r.cancel_ms, \
+     r.settled_ms, r.settled_by, r.settle_rev, r.created_ms, r.idem_key \
+     FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
+
+const WRITE: &str = "WITH b(bucket, call_uid, state, fence, unresolved, max_attempts, claim_token, session_id, \
+     claimed_ms, first_claim_ms, dispatch_no, reconcile_no, due_ms, unknown_ms, deadline_ms, cancel_ms, settled_ms, \
+     settled_by, settle_rev, said, error_class, error_code, error_message, error_retryable, outcome, outcome_ref) \
+     AS (VALUES {rows}) \
+     UPDATE receipts SET state = b.state, fence = b.fence, unresolved = b.unresolved, max_attempts = b.max_attempts, \
+     claim_token = b.claim_token, session_id = b.session_id, claimed_ms = b.claimed_ms, \
+     first_claim_ms = b.first_claim_ms, dispatch_no = b.dispatch_no, reconcile_no = b.reconcile_no, \
+     due_ms = b.due_ms, unknown_ms = b.unknown_ms, deadline_ms = b.deadline_ms, cancel_ms = b.cancel_ms, \
+     settled_ms = b.settled_ms, settled_by = b.settled_by, settle_rev = b.settle_rev, \
+     error_class = iif(b.said, b.error_class, receipts.error_class), \
+     error_code = iif(b.said, b.error_code, receipts.error_code), \
+     error_message = iif(b.said, b.error_message, receipts.error_message), \
+     error_retryable = iif(b.said, b.error_retryable, receipts.error_retryable), \
+     outcome = iif(b.said, b.outcome, receipts.outcome), \
+     outcome_ref = iif(b.said, b.outcome_ref, receipts.outcome_ref) \
+     FROM b WHERE receipts.bucket = b.bucket AND receipts.call_uid = b.call_uid";
+
+const LOG: &str = "WITH b(bucket, call_uid, fence, session_id, claim_token, event, detail, at_ms) AS (VALUES {rows}) \
+     INSERT INTO attempts (bucket, call_uid, fence, n, session_id, claim_token, event, detail, at_ms) \
+     SELECT b.bucket, b.call_uid, b.fence, \
+     1 + coalesce((SELECT max(a.n) FROM attempts a WHERE a.bucket = b.bucket AND a.call_uid = b.call_uid), 0), \
+     b.session_id, b.claim_token, b.event, b.detail, b.at_ms FROM b \
+     WHERE NOT EXISTS (SELECT 1 FROM attempts a WHERE a.bucket = b.bucket AND a.call_uid = b.call_uid \
+     AND a.event = b.event AND a.fence = b.fence AND a.detail = b.detail)";
+
+/// What an outcome says; replaces what was said before.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(super) struct Said {
+    pub(super) output: Kept,
+    pub(super) error: Option<WireError>,
+}
+
+/// One receipt: what its transitions read and write, and the columns that follow from them.
+#[derive(Debug, Clone, PartialEq)]
+pub(super) struct Stored {
+    pub(super) call: CallUid,
+    pub(super) run: RunId,
+    /// Changed by [`Receipt::apply`] only.
+    pub(super) pure: Receipt,
+    pub(super) request_hash: Vec<u8>,
+    pub(super) claimed_ms: Option<i64>,
+    pub(super) first_claim_ms: Option<i64>,
+    pub(super) dispatch_no: i64,
+    pub(super) reconcile_no: i64,
+    pub(super) due_ms: i64,
+    pub(super) unknown_ms: Option<i64>,
+    pub(super) deadline_ms: Option<i64>,
+    pub(super) cancel_ms: Option<i64>,
+    pub(super) settled_ms: Option<i64>,
+    pub(super) created_ms: i64,
+    pub(super) idem_key: String,
+    /// Set when the outcome is replaced.
+    pub(super) said: Option<Said>,
+}
+
+/// Stands for the session of a claim that was given back as unstarted; the column is empty then.
+const NOBODY: &str = "-";
+
+impl Stored {
+    fn read(row: &SqliteRow, now: i64) -> StoreResult<Self> {
+        let class = rows::code(EffectClass::from_code(row.try_get(2)?), "effect class")?;
+        let token: Option<ClaimToken> = rows::id_opt(row.try_get(12)?)?;
+        let session: Option<SessionId> = rows::id_opt(row.try_get(13)?)?;
+        let first_claim_ms: Option<i64> = row.try_get(15)?;
+        let key_ttl_ms: Option<u64> = row.try_get(6)?;
+        let (deadline_ms, cancel_ms): (Option<i64>, Option<i64>) = (row.try_get(20)?, row.try_get(21)?);
+        let settled_ms: Option<i64> = row.try_get(22)?;
+        let released = token.is_some() && session.is_none();
+        let claim = match (token, session) {
+            (Some(token), Some(session)) => Some(Claim { token, session }),
+            (Some(token), None) => Some(Claim { token, session: rows::id(NOBODY)? }),
+            (None, _) => None,
+        };
+        let pure = Receipt {
+            class,
+            exclusive: row.try_get(3)?,
+            query: row.try_get(4)?,
+            rejections_stored: row.try_get(5)?,
+            max_attempts: row.try_get(11)?,
+            state: rows::code(ReceiptState::from_code(row.try_get(8)?), "receipt state")?,
+            settled: settled_ms.is_some(),
+            fence: row.try_get(9)?,
+            unresolved: row.try_get(10)?,
+            claim,
+            released,
+            cancel_asked: cancel_ms.is_some(),
+            deadline_passed: deadline_ms.is_some_and(|deadline| deadline <= now),
+            window_open: class != EffectClass::Keyed || !key_window_closed(first_claim_ms, key_ttl_ms, now),
+            settle_rev: row.try_get(24)?,
+            settled_by: row.try_get::<Option<i16>, _>(23)?.and_then(SettledBy::from_code),
+        };
+        Ok(Self {
+            call: rows::id(row.try_get(0)?)?,
+            run: rows::id(row.try_get(1)?)?,
+            pure,
+            request_hash: row.try_get(7)?,
+            claimed_ms: row.try_get(14)?,
+            first_claim_ms,
+            dispatch_no: row.try_get(16)?,
+            reconcile_no: row.try_get(17)?,
+            due_ms: row.try_get(18)?,
+            unknown_ms: row.try_get(19)?,
+            deadline_ms,
+            cancel_ms,
+            settled_ms,
+            created_ms: row.try_get(25)?,
+            idem_key: row.try_get(26)?,
+            said: None,
+        })
+    }
+
+    /// Session of the latest attempt, unless it was given back.
+    pub(super) fn session(&self) -> Option<&str> {
+        self.pure.claim.as_ref().filter(|_| !self.pure.released).map(|claim| claim.session.as_str())
+    }
+
+    /// Token of the latest attempt.
+    pub(super) fn token(&self) -> Option<&str> {
+        self.pure.claim.as_ref().map(|claim| claim.token.as_str())
+    }
+
+    /// A run may have gone on with `unknown`.
+    pub(super) fn was_settled_unknown(&self) -> bool {
+        self.pure.state == ReceiptState::Unknown && self.pure.settled
+    }
+
+    /// What the seam says about this change.
+    pub(super) fn changed(&self, bell: &Bell) -> Changed {
+        Changed {
+            call: self.call.clone(),
+            run: self.run.clone(),
+            state: self.pure.state,
+            settled: self.pure.settled,
+            owner: bell.owner(&self.run),
+        }
+    }
+}
+
+/// Reads the receipts of these calls.
+pub(super) async fn load(
+    connection: &mut SqliteConnection,
+    now: i64,
+    calls: &[&CallUid],
+) -> StoreResult<HashMap<CallUid, Stored>> {
+    let found = each(connection, LOAD, 2, calls, |bind, call| {
+        bind.add(call.bucket()).add(call.as_str());
+    });
+    let mut receipts = HashMap::with_capacity(calls.len());
+    for row in found.await? {
+        let receipt = Stored::read(&row, now)?;
+        receipts.insert(receipt.call.clone(), receipt);
+    }
+    Ok(receipts)
+}
+
+/// Writes changed receipts back, with the payloads of large outcomes.
+pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: &[Stored]) -> StoreResult<()> {
+    if changed.is_empty() {
+        return Ok(());
+    }
+    let big = changed.iter().filter_map(|r| Some((r.call.bucket(), &r.said.as_ref()?.output)));
+    payloads::keep(connection, now, big).await?;
+    each(connection, WRITE, 26, changed, |bind, r| {
+        let said = r.said.as_ref();
+        let error = said.and_then(|said| said.error.as_ref());
+        let pure = &r.pure;
+        bind.add(r.call.bucket())
+            .add(r.call.as_str())
+            .add(pure.state.code())
+            .add(pure.fence)
+            .add(pure.unresolved)
+            .add(pure.max_attempts)
+            .add(r.token())
+            .add(r.session())
+            .add(r.claimed_ms)
+            .add(r.first_claim_ms)
+            .add(r.dispatch_no)
+            .add(r.reconcile_no)
+            .add(r.due_ms)
+            .add(r.unknown_ms)
+            .add(r.deadline_ms)
+            .add(r.cancel_ms)
+            .add(r.settled_ms)
+            .add(pure.settled_by.map(SettledBy::code))
+            .add(pure.settle_rev)
+            .add(said.is_some())
+            .add(error.map(|e| rows::class_text(e.class)))
+            .add(error.map(|e| e.code.as_str()))
+            .add(error.map(|e| e.message.as_str()))
+            .add(error.map(|e| e.retryable))
+            .add(said.and_then(|said| said.output.inline.as_ref()).map(Json::as_bytes))
+            .add(said.and_then(|said| said.output.reference).map(|reference| reference.to_string()));
+    })
+    .await?;
+    Ok(())
+}
+
+/// An entry for the attempt log.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) call: CallUid,
+    pub(super) fence: u32,
+    pub(super) session: Option<String>,
+    pub(super) token: Option<String>,
+    pub(super) event: AttemptEvent,
+    pub(super) detail: Json,
+}
+
+/// Appends to the attempt log; what a call's log says already is not said twice (a result may be delivered often).
+pub(super) async fn log(connection: &mut SqliteConnection, now: i64, entries: &[Entry]) -> StoreResult<()> {
+    for entry in entries {
+        // One by one: the next number is read from the table. This is the exception log, so there are few.
+        each(connection, LOG, 8, std::slice::from_ref(entry), |bind, e| {
+            bind.add(e.call.bucket())
+                .add(e.call.as_str())
+                .add(e.fence)
+                .add(e.session.as_deref())
+                .add(e.token.as_deref())
+                .add(e.event as i16)
+                .add(e.detail.as_bytes())
+                .add(now);
+        })
+        .await?;
+    }
+    Ok(())
+}
