@@ -1,5 +1,7 @@
 //! The whole path in one process: SQLite ledger, in-process bus, coordinator, one worker.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
 use std::{
     collections::HashSet,
     sync::{Arc, Mutex},

@@ -1,5 +1,7 @@
 //! `proto/` says what the types say, and its samples are read back unchanged.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a test")]
+
 mod published;
 
 use std::{collections::BTreeSet, fs, path::Path};
