@@ -229,8 +229,16 @@ mod tests {
     #[test]
     fn every_error_class_survives_its_text() {
         for text in [
-            "invalid_input", "denied", "not_found", "conflict", "unavailable", "timeout", "cancelled", "failed",
-            "unknown", "internal",
+            "invalid_input",
+            "denied",
+            "not_found",
+            "conflict",
+            "unavailable",
+            "timeout",
+            "cancelled",
+            "failed",
+            "unknown",
+            "internal",
         ] {
             assert_eq!(class_text(class_from(text)), text);
         }

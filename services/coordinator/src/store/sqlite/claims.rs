@@ -89,7 +89,9 @@ pub(super) async fn claim(
             }
             // The reply to this very claim was lost. A dead session starts nothing, whatever it was granted.
             Err(refused) if refused.reason == Refused::Repeat && mine && alive => Answer::Granted(Box::new(r)),
-            Err(refused) if refused.reason == Refused::Repeat && mine => Answer::Ready(refusal(&r, Refused::SessionDead)),
+            Err(refused) if refused.reason == Refused::Repeat && mine => {
+                Answer::Ready(refusal(&r, Refused::SessionDead))
+            }
             Err(refused) => Answer::Ready(refusal(&r, refused.reason)),
         });
     }
@@ -161,8 +163,7 @@ pub(super) async fn release(
             continue;
         }
         let holder = r.session().map(str::to_owned);
-        let event =
-            ReceiptEvent::Release { fence: item.fence, token: item.token.clone(), unstarted: item.unstarted };
+        let event = ReceiptEvent::Release { fence: item.fence, token: item.token.clone(), unstarted: item.unstarted };
         let done = r.apply(&event, Said::default(), rows::ms(item.delay_ms), now).is_ok();
         if done {
             log.push(Entry {

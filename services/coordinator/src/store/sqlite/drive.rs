@@ -7,7 +7,7 @@ use ditto_graph::CallOutcome;
 use sqlx::{Row as _, SqliteConnection, SqlitePool};
 
 use super::{batch::each, payloads, runs};
-use crate::store::{LoadedRun, RunNews, SignalRow, StoredCall, StoreResult, rows};
+use crate::store::{LoadedRun, RunNews, SignalRow, StoreResult, StoredCall, rows};
 
 const MINE: &str = "SELECT loop_id FROM loops WHERE owner_session = ?1 AND ended_ms IS NULL AND bell > bell_seen \
      UNION SELECT loop_id FROM loops WHERE wake_ms <= ?2 AND wake_ms IS NOT NULL AND ended_ms IS NULL \
@@ -134,9 +134,9 @@ async fn signals(connection: &mut SqliteConnection, run: &RunId, after: i64) -> 
     .bind(after)
     .fetch_all(connection)
     .await?;
-    let rows = found.into_iter().map(|row| {
-        Ok(SignalRow { n: row.try_get(0)?, name: row.try_get(1)?, body: rows::json(row.try_get(2)?) })
-    });
+    let rows = found
+        .into_iter()
+        .map(|row| Ok(SignalRow { n: row.try_get(0)?, name: row.try_get(1)?, body: rows::json(row.try_get(2)?) }));
     rows.collect()
 }
 
@@ -223,14 +223,13 @@ pub(super) async fn signal(
             return Ok(Some(row.try_get(0)?));
         }
     }
-    let going = sqlx::query(
-        "SELECT 1 FROM loops WHERE bucket = ?1 AND loop_id = ?2 AND namespace = ?3 AND ended_ms IS NULL",
-    )
-    .bind(run.bucket())
-    .bind(run.as_str())
-    .bind(namespace.as_str())
-    .fetch_optional(&mut *connection)
-    .await?;
+    let going =
+        sqlx::query("SELECT 1 FROM loops WHERE bucket = ?1 AND loop_id = ?2 AND namespace = ?3 AND ended_ms IS NULL")
+            .bind(run.bucket())
+            .bind(run.as_str())
+            .bind(namespace.as_str())
+            .fetch_optional(&mut *connection)
+            .await?;
     if going.is_none() {
         return Ok(None);
     }

@@ -155,7 +155,13 @@ impl Store for SqliteStore {
         sessions::list(&mut reader, limit).await
     }
 
-    async fn offers_put(&self, session: &SessionId, kind: &str, pool: Option<&Pool>, offers: &[Offer]) -> StoreResult<()> {
+    async fn offers_put(
+        &self,
+        session: &SessionId,
+        kind: &str,
+        pool: Option<&Pool>,
+        offers: &[Offer],
+    ) -> StoreResult<()> {
         let (mut tx, _) = self.write().await?;
         sessions::offers_put(&mut tx, session, kind, pool, offers).await?;
         tx.commit().await?;
@@ -432,7 +438,12 @@ impl Store for SqliteStore {
         reads::definition(&mut reader, namespace, name, revision).await
     }
 
-    async fn definitions_list(&self, namespace: &Namespace, after: Option<&LoopName>, limit: u32) -> StoreResult<Vec<DefinitionRow>> {
+    async fn definitions_list(
+        &self,
+        namespace: &Namespace,
+        after: Option<&LoopName>,
+        limit: u32,
+    ) -> StoreResult<Vec<DefinitionRow>> {
         let mut reader = self.read().await?;
         reads::definitions(&mut reader, namespace, after, limit).await
     }

@@ -6,7 +6,10 @@ use sha2::{Digest as _, Sha256};
 use sqlx::{Row as _, SqliteConnection};
 
 use super::batch::each;
-use crate::store::{StoreError, StoreResult, rows::{self, Kept}};
+use crate::store::{
+    StoreError, StoreResult,
+    rows::{self, Kept},
+};
 
 const PUT: &str = "INSERT INTO payloads (bucket, digest, size, body, created_ms) VALUES {rows} ON CONFLICT DO NOTHING";
 
@@ -21,11 +24,7 @@ pub(super) async fn keep<'a>(
     for one in &big {
         // One by one: a few megabytes each.
         each(connection, PUT, 5, std::slice::from_ref(one), |bind, (bucket, reference, body)| {
-            bind.add(*bucket)
-                .add(&reference.digest[..])
-                .add(i64::from(reference.size))
-                .add(body.as_bytes())
-                .add(now);
+            bind.add(*bucket).add(&reference.digest[..]).add(i64::from(reference.size)).add(body.as_bytes()).add(now);
         })
         .await?;
     }
@@ -114,14 +113,13 @@ pub(super) async fn put(
     if stored < i64::from(payload.size) {
         return Ok(false);
     }
-    let pieces = sqlx::query(
-        "SELECT at, body FROM payload_chunks WHERE bucket = ?1 AND digest = ?2 AND size = ?3 ORDER BY at",
-    )
-    .bind(bucket)
-    .bind(&payload.digest[..])
-    .bind(i64::from(payload.size))
-    .fetch_all(&mut *connection)
-    .await?;
+    let pieces =
+        sqlx::query("SELECT at, body FROM payload_chunks WHERE bucket = ?1 AND digest = ?2 AND size = ?3 ORDER BY at")
+            .bind(bucket)
+            .bind(&payload.digest[..])
+            .bind(i64::from(payload.size))
+            .fetch_all(&mut *connection)
+            .await?;
     let mut whole: Vec<u8> = Vec::with_capacity(size);
     for piece in &pieces {
         let at = usize::try_from(piece.try_get::<i64, _>(0)?).unwrap_or(usize::MAX);

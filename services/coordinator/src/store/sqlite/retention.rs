@@ -51,9 +51,8 @@ const REGISTER: &str = "INSERT INTO unknown_register (bucket, call_uid, loop_id,
 pub(super) async fn drop_day(connection: &mut SqliteConnection, now: i64, bucket: i32) -> StoreResult<bool> {
     sqlx::query(REGISTER).bind(bucket).bind(now).execute(&mut *connection).await?;
     for table in ["attempts", "receipts", "signals", "checkpoints", "payload_chunks", "payloads", "loops"] {
-        let delete = format!(
-            "DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE bucket = ?1 LIMIT {PAGE})"
-        );
+        let delete =
+            format!("DELETE FROM {table} WHERE rowid IN (SELECT rowid FROM {table} WHERE bucket = ?1 LIMIT {PAGE})");
         let done = sqlx::query(sqlx::AssertSqlSafe(delete)).bind(bucket).execute(&mut *connection).await?;
         if done.rows_affected() > 0 && table != "loops" {
             return Ok(true);

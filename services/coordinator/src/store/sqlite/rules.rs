@@ -102,11 +102,8 @@ impl Stored {
     pub(super) fn unserved(&mut self, now: i64) -> bool {
         let done = self.apply(&Event::DispatchesExhausted, Said::default(), 0, now).is_ok();
         if done && self.pure.state == State::Failed {
-            let error = WireError::new(
-                ErrorClass::Unavailable,
-                codes::NO_WORKER_AVAILABLE,
-                "no live worker serves this call",
-            );
+            let error =
+                WireError::new(ErrorClass::Unavailable, codes::NO_WORKER_AVAILABLE, "no live worker serves this call");
             self.said = Some(Said { error: Some(error.retryable()), ..Said::default() });
         }
         done

@@ -72,11 +72,7 @@ pub(super) async fn close(connection: &mut SqliteConnection, now: i64, session: 
 }
 
 /// Whether [`expire`] would find anything.
-pub(super) async fn any_expired(
-    connection: &mut SqliteConnection,
-    now: i64,
-    grace: Duration,
-) -> StoreResult<bool> {
+pub(super) async fn any_expired(connection: &mut SqliteConnection, now: i64, grace: Duration) -> StoreResult<bool> {
     let found = sqlx::query("SELECT 1 FROM sessions WHERE dead_ms IS NULL AND expires_ms <= ?1 LIMIT 1")
         .bind(now - grace_ms(grace))
         .fetch_optional(connection)
@@ -94,13 +90,12 @@ pub(super) async fn expire(
     now: i64,
     grace: Duration,
 ) -> StoreResult<Vec<SessionId>> {
-    let found = sqlx::query(
-        "UPDATE sessions SET dead_ms = ?1 WHERE dead_ms IS NULL AND expires_ms <= ?2 RETURNING session_id",
-    )
-    .bind(now)
-    .bind(now - grace_ms(grace))
-    .fetch_all(connection)
-    .await?;
+    let found =
+        sqlx::query("UPDATE sessions SET dead_ms = ?1 WHERE dead_ms IS NULL AND expires_ms <= ?2 RETURNING session_id")
+            .bind(now)
+            .bind(now - grace_ms(grace))
+            .fetch_all(connection)
+            .await?;
     found.iter().map(|row| rows::id(row.try_get(0)?)).collect()
 }
 

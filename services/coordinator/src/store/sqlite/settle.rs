@@ -74,9 +74,7 @@ pub(super) async fn apply(
         };
         let was_known = r.was_settled_unknown();
         let event = match &settle.token {
-            Some(token) => {
-                ReceiptEvent::Answer { fence: settle.fence, token: token.clone(), verdict: settle.verdict }
-            }
+            Some(token) => ReceiptEvent::Answer { fence: settle.fence, token: token.clone(), verdict: settle.verdict },
             None => ReceiptEvent::UnclaimedAnswer {
                 hash_matches: r.request_hash == settle.request_hash,
                 verdict: settle.verdict,
@@ -137,11 +135,7 @@ fn resolved_body(r: &Stored) -> Json {
 }
 
 /// T3 for calls whose run this process does not drive.
-pub(super) async fn settle(
-    connection: &mut SqliteConnection,
-    now: i64,
-    items: &[Settle],
-) -> StoreResult<Vec<Settled>> {
+pub(super) async fn settle(connection: &mut SqliteConnection, now: i64, items: &[Settle]) -> StoreResult<Vec<Settled>> {
     let items: Vec<&Settle> = items.iter().collect();
     let applied = apply(connection, now, &items).await?;
     let stands = applied.iter().filter(|a| a.result != Settlement::NoMatch);
@@ -315,11 +309,7 @@ async fn said_before(connection: &mut SqliteConnection, call: &CallUid, detail: 
 }
 
 /// Whether a session cannot hold an attempt any more: it ended, or has been silent for a day.
-async fn session_is_over(
-    connection: &mut SqliteConnection,
-    now: i64,
-    session: Option<&str>,
-) -> StoreResult<bool> {
+async fn session_is_over(connection: &mut SqliteConnection, now: i64, session: Option<&str>) -> StoreResult<bool> {
     let Some(session) = session else { return Ok(true) };
     let found = sqlx::query("SELECT closed, dead_ms FROM sessions WHERE session_id = ?1")
         .bind(session)
