@@ -173,6 +173,21 @@ fn a_signal_that_comes_early_is_kept_and_time_ends_a_wait_with_null() {
 }
 
 #[test]
+fn a_signal_told_twice_ends_one_wait_only() {
+    let wait = Wait { signal: Some("go".into()), ..Wait::default() };
+    let mut driver = Driver::begin(counting(3).wait(wait).build().unwrap(), "{}");
+    driver.ok("0/a", "null");
+    driver.signal(7, "go", "1");
+    driver.signal(7, "go", "1");
+    driver.restart();
+    driver.signal(6, "go", "1");
+    driver.ok("1/a", "null");
+    assert_eq!(driver.outlook, Outlook::Parked { wake_ms: None, reason: "signal go".into() });
+    driver.signal(8, "go", "1");
+    assert_eq!(driver.open(), ["2/a"]);
+}
+
+#[test]
 fn a_wait_may_be_for_time_only_or_not_at_all() {
     let wait = |wait| Driver::begin(counting(2).wait(wait).build().unwrap(), "{}");
     let mut driver = wait(Wait { until: Some(path("input.at")), ..Wait::default() });
