@@ -4,7 +4,7 @@
 
 use ditto_contracts::{ClaimToken, EffectClass, ReceiptState, SessionId, SettledBy, Verdict, codes};
 
-use super::{Claim, IllegalTransition, KeyEvidence, Receipt, ReceiptEvent, Refused, decide::refusal_stands};
+use super::{Claim, IllegalTransition, Receipt, ReceiptEvent, Refused, decide::refusal_stands};
 
 /// When somebody must look at a receipt again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,16 +49,6 @@ pub struct Change {
     pub log: Option<AttemptEvent>,
     /// Tell the session of the claim to stop the call.
     pub stop_worker: bool,
-}
-
-/// Why a planned call is not to be started any more.
-#[derive(Clone, Copy)]
-enum Stop {
-    Cancel,
-    Deadline,
-    Attempts,
-    Dispatches,
-    Window,
 }
 
 impl Receipt {
@@ -111,7 +101,7 @@ impl Receipt {
                 if self.fence >= self.max_attempts {
                     return Err(Refused::AttemptsExhausted);
                 }
-                if self.unresolved > 0 && !self.window_open {
+                if self.unresolved > 0 && self.key_may_be_forgotten() {
                     return Err(Refused::WindowClosed);
                 }
                 if !session_alive {
@@ -233,218 +223,7 @@ impl Receipt {
         }
     }
 
-    /// Row 7.
-    fn sent_again(&self, fence: u32) -> Result<Change, Refused> {
-        match self.state {
-            ReceiptState::Unknown if self.settled => Err(Refused::Settled),
-            ReceiptState::Unknown => {
-                if self.class != EffectClass::Keyed {
-                    return Err(Refused::WrongClass);
-                }
-                if fence != self.fence {
-                    return Err(Refused::StaleFence);
-                }
-                if !self.window_open {
-                    return Err(Refused::WindowClosed);
-                }
-                if self.fence >= self.max_attempts {
-                    return Err(Refused::AttemptsExhausted);
-                }
-                if self.deadline_passed {
-                    return Err(Refused::DeadlinePassed);
-                }
-                if self.cancel_asked {
-                    return Err(Refused::CancelAsked);
-                }
-                let mut change = self.changed(Due::Now);
-                change.log = Some(AttemptEvent::QueryAnswer);
-                change.receipt.state = ReceiptState::Planned;
-                Ok(change)
-            }
-            ReceiptState::Planned | ReceiptState::Claimed => Err(Refused::WrongState),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => Err(Refused::Settled),
-        }
-    }
-
-    /// Row 8 for a query; a conflict ends the search, `in progress` prolongs it.
-    fn evidence(&self, answer: KeyEvidence) -> Result<Change, Refused> {
-        match self.class {
-            EffectClass::ReadOnly => return Err(Refused::WrongClass),
-            EffectClass::Keyed | EffectClass::NonIdempotent if !self.query => return Err(Refused::WrongClass),
-            EffectClass::Keyed | EffectClass::NonIdempotent => {}
-        }
-        match self.state {
-            ReceiptState::Unknown => {
-                let mut change = match (answer, self.class) {
-                    (KeyEvidence::Applied, _) => self.known(ReceiptState::Succeeded, SettledBy::Query, None),
-                    (KeyEvidence::Refused, EffectClass::Keyed) if self.rejections_stored => {
-                        self.known(ReceiptState::Failed, SettledBy::Query, None)
-                    }
-                    (KeyEvidence::Conflict, EffectClass::Keyed) if !self.settled => {
-                        self.unknown(SettledBy::Query, codes::KEY_CONFLICT)
-                    }
-                    (KeyEvidence::InProgress, EffectClass::Keyed) if !self.settled => self.changed(Due::Backoff),
-                    (KeyEvidence::Refused | KeyEvidence::Conflict | KeyEvidence::InProgress, _) => {
-                        return Err(Refused::NoProof);
-                    }
-                };
-                change.log = Some(AttemptEvent::QueryAnswer);
-                Ok(change)
-            }
-            ReceiptState::Planned | ReceiptState::Claimed => Err(Refused::WrongState),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => Err(match answer {
-                KeyEvidence::Applied => self.already(Verdict::Succeeded),
-                KeyEvidence::Refused => self.already(Verdict::Failed),
-                KeyEvidence::Conflict | KeyEvidence::InProgress => Refused::Settled,
-            }),
-        }
-    }
-
-    /// Row 12.
-    fn search_ended(&self) -> Result<Change, Refused> {
-        match self.state {
-            ReceiptState::Unknown if self.settled => Err(Refused::Settled),
-            ReceiptState::Unknown => {
-                let code = if self.cancel_asked {
-                    codes::CANCELLED_IN_FLIGHT
-                } else if !self.window_open {
-                    codes::KEY_WINDOW_CLOSED
-                } else if self.deadline_passed {
-                    codes::TIMEOUT
-                } else if self.fence >= self.max_attempts {
-                    codes::ATTEMPTS_EXHAUSTED
-                } else {
-                    codes::RECONCILE_EXHAUSTED
-                };
-                Ok(self.unknown(SettledBy::Sweeper, code))
-            }
-            ReceiptState::Planned | ReceiptState::Claimed => Err(Refused::WrongState),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => Err(Refused::Settled),
-        }
-    }
-
-    /// Row 8 for a person.
-    fn resolved(&self, settle_rev: i32, verdict: Verdict) -> Result<Change, Refused> {
-        match self.state {
-            ReceiptState::Unknown => {
-                if settle_rev != self.settle_rev {
-                    return Err(Refused::StaleSettlement);
-                }
-                match verdict {
-                    Verdict::Succeeded | Verdict::Failed => {
-                        let mut change = self.known(verdict.into(), SettledBy::Person, None);
-                        change.log = Some(AttemptEvent::Person);
-                        Ok(change)
-                    }
-                    Verdict::Unknown | Verdict::Cancelled => Err(Refused::NoProof),
-                }
-            }
-            ReceiptState::Planned | ReceiptState::Claimed => Err(Refused::WrongState),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => Err(Refused::Settled),
-        }
-    }
-
-    /// Row 13.
-    fn authorised(&self, settle_rev: i32, session_over: bool) -> Result<Change, Refused> {
-        match self.state {
-            ReceiptState::Unknown if self.settled => {
-                if settle_rev != self.settle_rev {
-                    return Err(Refused::StaleSettlement);
-                }
-                if !session_over {
-                    return Err(Refused::SessionNotOver);
-                }
-                if self.cancel_asked {
-                    return Err(Refused::CancelAsked);
-                }
-                if !self.window_open {
-                    return Err(Refused::WindowClosed);
-                }
-                let mut change = self.changed(Due::Now);
-                change.log = Some(AttemptEvent::Person);
-                change.receipt.state = ReceiptState::Planned;
-                change.receipt.settled = false;
-                change.receipt.settled_by = None;
-                change.receipt.max_attempts = self.max_attempts.saturating_add(1);
-                // That person sets a new deadline.
-                change.receipt.deadline_passed = false;
-                change.receipt.settle_rev = self.settle_rev.saturating_add(1);
-                Ok(change)
-            }
-            ReceiptState::Unknown | ReceiptState::Planned | ReceiptState::Claimed => Err(Refused::WrongState),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => Err(Refused::Settled),
-        }
-    }
-
-    /// Rows 10 and 11 for a cancel; a running attempt is told, a searched-for one is not sent again.
-    fn cancel_asked(&self) -> Result<Change, Refused> {
-        let mut change = match self.state {
-            ReceiptState::Planned => self.stopped(Stop::Cancel),
-            ReceiptState::Claimed => Change { stop_worker: true, ..self.changed(Due::Keep) },
-            ReceiptState::Unknown if self.settled => return Err(Refused::Settled),
-            ReceiptState::Unknown => self.changed(Due::Keep),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => return Err(Refused::Settled),
-        };
-        change.receipt.cancel_asked = true;
-        Ok(change)
-    }
-
-    /// Rows 10 and 11 for the deadline; row 12 where nothing can be asked.
-    fn deadline_passed(&self) -> Result<Change, Refused> {
-        let mut change = match self.state {
-            ReceiptState::Planned => self.stopped(Stop::Deadline),
-            ReceiptState::Claimed => self.changed(Due::Keep),
-            ReceiptState::Unknown if self.settled => return Err(Refused::Settled),
-            ReceiptState::Unknown if self.query => self.changed(Due::Keep),
-            ReceiptState::Unknown => self.unknown(SettledBy::Sweeper, codes::TIMEOUT),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => return Err(Refused::Settled),
-        };
-        change.receipt.deadline_passed = true;
-        Ok(change)
-    }
-
-    /// Rows 10 and 11 for attempts; row 12 where nothing can be asked.
-    fn attempts_exhausted(&self) -> Result<Change, Refused> {
-        if self.fence < self.max_attempts {
-            return Err(Refused::AttemptsRemain);
-        }
-        match self.state {
-            ReceiptState::Planned => Ok(self.stopped(Stop::Attempts)),
-            ReceiptState::Claimed => Err(Refused::WrongState),
-            ReceiptState::Unknown if self.settled => Err(Refused::Settled),
-            ReceiptState::Unknown if self.query => Err(Refused::CanStillAsk),
-            ReceiptState::Unknown => Ok(self.unknown(SettledBy::Sweeper, codes::ATTEMPTS_EXHAUSTED)),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => Err(Refused::Settled),
-        }
-    }
-
-    /// Rows 10 and 11 for dispatches.
-    fn dispatches_exhausted(&self) -> Result<Change, Refused> {
-        match self.state {
-            ReceiptState::Planned => Ok(self.stopped(Stop::Dispatches)),
-            ReceiptState::Claimed | ReceiptState::Unknown => Err(Refused::WrongState),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => Err(Refused::Settled),
-        }
-    }
-
-    /// The key window: no attempt after an unresolved one, and row 12 where nothing can be asked.
-    fn window_closed(&self) -> Result<Change, Refused> {
-        if self.class != EffectClass::Keyed {
-            return Err(Refused::WrongClass);
-        }
-        let mut change = match self.state {
-            ReceiptState::Planned if self.unresolved > 0 => self.stopped(Stop::Window),
-            ReceiptState::Planned | ReceiptState::Claimed => self.changed(Due::Keep),
-            ReceiptState::Unknown if self.settled => return Err(Refused::Settled),
-            ReceiptState::Unknown if self.query => self.changed(Due::Keep),
-            ReceiptState::Unknown => self.unknown(SettledBy::Sweeper, codes::KEY_WINDOW_CLOSED),
-            ReceiptState::Succeeded | ReceiptState::Failed | ReceiptState::Cancelled => return Err(Refused::Settled),
-        };
-        change.receipt.window_open = false;
-        Ok(change)
-    }
-
-    fn changed(&self, due: Due) -> Change {
+    pub(super) fn changed(&self, due: Due) -> Change {
         Change { receipt: self.clone(), due, code: None, log: None, stop_worker: false }
     }
 
@@ -459,7 +238,7 @@ impl Receipt {
     }
 
     /// Settles with an outcome that is certain: nothing stays unresolved.
-    fn known(&self, state: ReceiptState, by: SettledBy, code: Option<&'static str>) -> Change {
+    pub(super) fn known(&self, state: ReceiptState, by: SettledBy, code: Option<&'static str>) -> Change {
         let mut change = self.settled_as(state, by, code);
         change.receipt.unresolved = 0;
         change
@@ -469,7 +248,7 @@ impl Receipt {
         self.known(state, SettledBy::LateResult, None)
     }
 
-    fn unknown(&self, by: SettledBy, code: &'static str) -> Change {
+    pub(super) fn unknown(&self, by: SettledBy, code: &'static str) -> Change {
         self.settled_as(ReceiptState::Unknown, by, Some(code))
     }
 
@@ -489,28 +268,6 @@ impl Receipt {
                 change
             }
             EffectClass::NonIdempotent => self.settled_as(ReceiptState::Unknown, by, code),
-        }
-    }
-
-    /// Rows 10 and 11: over without an effect if no attempt is unresolved, else unknown.
-    fn stopped(&self, stop: Stop) -> Change {
-        if self.class == EffectClass::ReadOnly || self.unresolved == 0 {
-            let (state, code) = match stop {
-                Stop::Cancel => (ReceiptState::Cancelled, codes::CANCELLED),
-                Stop::Deadline => (ReceiptState::Failed, codes::DEADLINE_EXCEEDED),
-                Stop::Attempts if self.unresolved > 0 => (ReceiptState::Failed, codes::POISONED),
-                Stop::Attempts | Stop::Dispatches => (ReceiptState::Failed, codes::ATTEMPTS_EXHAUSTED),
-                Stop::Window => (ReceiptState::Failed, codes::KEY_WINDOW_CLOSED),
-            };
-            self.known(state, SettledBy::Sweeper, Some(code))
-        } else {
-            let code = match stop {
-                Stop::Cancel => codes::CANCELLED_IN_FLIGHT,
-                Stop::Deadline => codes::TIMEOUT,
-                Stop::Attempts | Stop::Dispatches => codes::ATTEMPTS_EXHAUSTED,
-                Stop::Window => codes::KEY_WINDOW_CLOSED,
-            };
-            self.unknown(SettledBy::Sweeper, code)
         }
     }
 
@@ -552,7 +309,7 @@ impl Receipt {
     }
 
     /// Why evidence for `verdict` does not change a known outcome.
-    fn already(&self, verdict: Verdict) -> Refused {
+    pub(super) fn already(&self, verdict: Verdict) -> Refused {
         let contradicts = verdict != Verdict::Unknown && self.state != verdict.into();
         if contradicts && self.settled_by == Some(SettledBy::Person) {
             Refused::ContradictsPerson

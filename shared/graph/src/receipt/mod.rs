@@ -6,6 +6,8 @@
 mod apply;
 mod decide;
 mod event;
+mod evidence;
+mod limits;
 mod state;
 
 #[cfg(test)]

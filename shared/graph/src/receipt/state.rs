@@ -50,7 +50,7 @@ pub struct Receipt {
     pub cancel_asked: bool,
     /// The deadline has passed by the ledger's clock.
     pub deadline_passed: bool,
-    /// The backend still guarantees the key (class K; otherwise always true).
+    /// The backend still guarantees the key. Means nothing unless class K.
     pub window_open: bool,
     /// Counts every settlement and every change of one.
     pub settle_rev: i32,
@@ -90,7 +90,12 @@ impl Receipt {
             && !self.cancel_asked
     }
 
-    /// Whether an earlier attempt than the current one may still turn into an effect.
+    /// Whether sending again under the same key might make a second effect.
+    pub(super) fn key_may_be_forgotten(&self) -> bool {
+        self.class == EffectClass::Keyed && !self.window_open
+    }
+
+    /// How many attempts before the current one may still turn into an effect.
     pub fn earlier_unresolved(&self) -> u32 {
         match self.state {
             ReceiptState::Claimed => self.unresolved.saturating_sub(1),

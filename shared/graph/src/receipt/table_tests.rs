@@ -265,6 +265,8 @@ fn each_guard_of_a_claim_names_itself() {
     assert_eq!(with(|r| r.window_open = false), Err(Refused::WindowClosed));
     assert_eq!(base.apply(&event("claim, dead session", &base)).unwrap_err().reason, Refused::SessionDead);
     assert_eq!(base.apply(&event("claim, same token", &base)).unwrap_err().reason, Refused::TokenUsed);
+    let unkeyed = Receipt { window_open: false, ..receipt(&non_idempotent(), Sh::Again) };
+    assert!(unkeyed.apply(&ask).is_ok(), "only a key has a window");
     let held = receipt(&keyed_full(), Sh::First);
     assert_eq!(held.apply(&event("claim, same token", &held)).unwrap_err().reason, Refused::Repeat);
     assert_eq!(held.apply(&event("claim", &held)).unwrap_err().reason, Refused::Taken);
