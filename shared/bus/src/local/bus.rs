@@ -11,6 +11,7 @@ use std::{
 use async_trait::async_trait;
 use bytes::Bytes;
 use ditto_contracts::wire::Headers;
+use serde_json::json;
 use tokio::{sync::broadcast, task::JoinSet, time::Instant};
 
 use super::{
@@ -144,12 +145,7 @@ impl LocalBus {
     fn send(&self, message: Message, reply: Option<&str>) -> Result<usize, BusError> {
         self.open()?;
         sendable::check(&message.subject, &message.headers, &message.body, self.limits.max_message_bytes)?;
-        if let Some(stream) = self.stream_of(&message.subject) {
-            // A stream stores whatever is sent to its subjects, confirmed or not.
-            if let Err(error) = stream.store(message.clone(), Duration::ZERO, false) {
-                tracing::debug!(%error, subject = message.subject, "plain message was not stored by its stream");
-            }
-        }
+        let stored = self.store_plain(&message, reply);
         let copies = match self.faults.next(false, &message.subject) {
             None => 1,
             Some(Fault::Drop | Fault::LoseConfirmation) => return Ok(1),
@@ -161,7 +157,21 @@ impl LocalBus {
                 return Ok(1);
             }
         };
-        Ok((0..copies).map(|_| self.plain.deliver(&message, reply)).sum())
+        Ok((0..copies).map(|_| self.plain.deliver(&message, reply)).sum::<usize>() + usize::from(stored))
+    }
+
+    /// A stream stores whatever is sent to its subjects, and its confirmation answers a request. `false`: no stream.
+    fn store_plain(&self, message: &Message, reply: Option<&str>) -> bool {
+        let Some(stream) = self.stream_of(&message.subject) else { return false };
+        let confirmation = match stream.store(message.clone(), Duration::ZERO, false) {
+            Ok(stored) => json!({ "stream": stream.name(), "seq": stored.sequence, "duplicate": stored.duplicate }),
+            Err(error) => json!({ "error": { "description": error.to_string() } }),
+        };
+        if let Some(reply) = reply {
+            let body = confirmation.to_string().into();
+            self.requests.answer(Message { subject: reply.to_owned(), headers: Headers::new(), body });
+        }
+        true
     }
 
     fn start_timer(&self) {

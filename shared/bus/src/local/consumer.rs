@@ -9,7 +9,7 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::stream::{Entry, Place};
+use super::stream::{Entry, NOBODY, Place};
 use crate::{ConsumerSpec, subject, time::after};
 
 /// Stored messages by sequence.
@@ -150,6 +150,15 @@ impl Consumer {
             self.again.push_back(sequence)
         }
         false
+    }
+
+    /// A waiting message is not for this consumer any more.
+    pub(super) fn release(&mut self, entry: &mut Entry) {
+        if entry.deliveries > 0 {
+            self.outstanding = self.outstanding.saturating_sub(1);
+        }
+        entry.owner = NOBODY;
+        entry.deliveries = 0;
     }
 
     /// A message of this consumer leaves the stream.

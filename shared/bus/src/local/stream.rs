@@ -28,7 +28,7 @@ const KNOWN_SUBJECTS: usize = 1024;
 /// What a file stream adds to each message.
 const RECORD_BYTES: usize = 30;
 /// No consumer: ids start at 1.
-const NOBODY: u64 = 0;
+pub(super) const NOBODY: u64 = 0;
 
 /// Where a stored message is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -352,7 +352,7 @@ impl Stream {
         for (sequence, entry) in &mut state.entries {
             let wanted = consumer.wants(&entry.message.subject);
             if entry.owner == consumer.id && !wanted && entry.is(consumer.id, Place::Waiting) {
-                entry.owner = NOBODY;
+                consumer.release(entry);
             } else if entry.owner == NOBODY && wanted {
                 let not_before = entry.not_before;
                 due = [due, consumer.enqueue(*sequence, entry, not_before)].into_iter().flatten().min();

@@ -117,15 +117,3 @@ async fn limits_are_those_asked_for() {
     assert_eq!(bus.limits().max_message_bytes, 100);
     assert_eq!(bus.notify(message("plain", vec![0; 101])).await, Err(BusError::TooLarge { size: 101, max: 100 }));
 }
-
-#[tokio::test]
-async fn a_stream_also_takes_plain_messages_and_shows_its_own() {
-    let (_local, bus) = faulty().await;
-    let mut watching = bus.subscribe("case.>", None, 10).await.unwrap();
-    bus.notify(message("case.x", "plain")).await.unwrap();
-    publish(&bus, message("case.x", "published")).await;
-    for expected in ["plain", "published"] {
-        assert_eq!(text(&take(&bus).await.message), expected);
-        assert_eq!(text(&watching.next().await.unwrap().message), expected);
-    }
-}

@@ -32,6 +32,7 @@ on_every_bus! {
     streams:
         what_is_published_is_pulled_and_leaves_when_acked,
         a_batch_is_answered_in_order,
+        a_cancelled_publish_holds_nothing_up,
         a_message_id_is_stored_once,
         a_message_id_is_forgotten_after_its_window,
         no_duration_is_too_long,
@@ -63,6 +64,7 @@ on_every_bus! {
         a_terminated_message_never_comes_back,
         in_progress_restarts_the_wait,
         the_first_answer_counts,
+        every_message_is_finished_whatever_pullers_do,
         unanswered_messages_are_bounded,
         used_up_deliveries_are_reported;
     plain:
@@ -73,5 +75,6 @@ on_every_bus! {
         silence_is_maybe,
         a_slow_reader_loses_the_oldest,
         nobody_needs_to_listen,
+        a_stream_stores_and_answers_what_is_sent_to_its_subjects,
         malformed_subjects_are_refused;
 }

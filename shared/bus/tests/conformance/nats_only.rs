@@ -131,6 +131,30 @@ async fn a_frozen_server_leaves_a_maybe() {
 }
 
 #[tokio::test]
+async fn a_server_that_stays_frozen_is_given_up() {
+    let server = Nats::start().await.unwrap();
+    let bus = quick(&server).await;
+    set_up(&bus).await;
+    let mut events = bus.events();
+    let mut subscription = bus.subscribe("plain", Some("crew"), 10).await.unwrap();
+    let waiting = tokio::spawn({
+        let mut pull = bus.pull(STREAM, CONSUMER, 1, Duration::from_secs(60)).await.unwrap();
+        async move { pull.next().await }
+    });
+    server.pause().unwrap();
+    // By missing signs of life; the kernel keeps the connection open.
+    next_of(&mut events, BusEvent::Disconnected).await;
+    let ended = tokio::time::timeout(SOON, waiting).await.unwrap().unwrap();
+    assert!(!matches!(ended, Ok(Some(_))), "{ended:?}");
+    server.resume().unwrap();
+    next_of(&mut events, BusEvent::Connected).await;
+    publish(&bus, message("case.x", "again")).await;
+    assert_eq!(text(&take(&bus).await.message), "again");
+    bus.notify(message("plain", "still here")).await.unwrap();
+    assert_eq!(text(&subscription.next().await.unwrap().message), "still here");
+}
+
+#[tokio::test]
 async fn the_limit_of_the_server_counts() {
     let options = NatsOptions { config: "max_payload: 8192".to_owned(), ..NatsOptions::default() };
     let server = Nats::start_with(options).await.unwrap();

@@ -170,6 +170,19 @@ pub(crate) async fn nobody_needs_to_listen(bus: Arc<dyn Bus>) {
     assert!(nothing.is_err(), "{nothing:?}");
 }
 
+pub(crate) async fn a_stream_stores_and_answers_what_is_sent_to_its_subjects(bus: Arc<dyn Bus>) {
+    set_up(&bus).await;
+    let mut watching = bus.subscribe("case.>", None, 10).await.unwrap();
+    bus.notify(message("case.x", "sent")).await.unwrap();
+    let answer = bus.request(message("case.x", "asked"), SOON).await.unwrap();
+    assert!(text(&answer).contains("\"seq\":2"), "{answer:?}");
+    publish(&bus, message("case.x", "published")).await;
+    for expected in ["sent", "asked", "published"] {
+        assert_eq!(text(&take(&bus).await.message), expected);
+        assert_eq!(text(&watching.next().await.unwrap().message), expected);
+    }
+}
+
 pub(crate) async fn malformed_subjects_are_refused(bus: Arc<dyn Bus>) {
     for subject in ["", "a..b", "a b", ".a", "a.\r\nPUB x 0"] {
         let refused =

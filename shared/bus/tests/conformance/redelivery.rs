@@ -1,9 +1,16 @@
 //! What becomes of a message that was handed out.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use ditto_bus::{Bus, BusEvent, ConsumerSpec};
-use tokio::time::Instant;
+use tokio::{task::JoinSet, time::Instant};
 
 use crate::support::*;
 
@@ -96,6 +103,44 @@ pub(crate) async fn the_first_answer_counts(bus: Arc<dyn Bus>) {
     again.acker.nak(Duration::ZERO).await.unwrap();
     until_messages(&bus, 0).await;
     assert!(quiet(&bus, CONSUMER, ACK_WAIT * 2).await);
+}
+
+pub(crate) async fn every_message_is_finished_whatever_pullers_do(bus: Arc<dyn Bus>) {
+    const MESSAGES: u64 = 400;
+    set_up_with(&bus, stream(), ConsumerSpec { max_deliver: 0, max_ack_pending: 50, ..impatient() }).await;
+    let mut pullers = JoinSet::new();
+    let finished = Arc::new(AtomicBool::new(false));
+    for puller in 0..3 {
+        let (bus, finished) = (bus.clone(), finished.clone());
+        pullers.spawn(async move {
+            let mut acked = Vec::new();
+            while !finished.load(Ordering::Relaxed) {
+                let mut pull = bus.pull(STREAM, CONSUMER, 1 + puller * 7, QUIET).await.unwrap();
+                while let Some(delivery) = pull.next().await.unwrap() {
+                    let acker = &delivery.acker;
+                    match delivery.sequence % 6 {
+                        _ if delivery.delivery_count > 2 => {}
+                        1 => acker.nak(Duration::ZERO).await.unwrap(),
+                        2 => acker.nak(Duration::from_millis(20)).await.unwrap(),
+                        3 => continue, // never answered
+                        4 => acker.in_progress().await.unwrap(),
+                        5 => break, // with the pull
+                        _ => {}
+                    }
+                    acker.ack().await.unwrap(); // only counts where nothing else was said
+                    acked.push(delivery.sequence);
+                }
+            }
+            acked
+        });
+    }
+    for _ in 0..MESSAGES / 40 {
+        assert!(bus.publish((0..40).map(|_| message("case.x", "")).collect()).await.iter().all(Result::is_ok));
+    }
+    until_messages(&bus, 0).await;
+    finished.store(true, Ordering::Relaxed);
+    let acked: BTreeSet<u64> = pullers.join_all().await.into_iter().flatten().collect();
+    assert_eq!(acked, (1..=MESSAGES).collect());
 }
 
 pub(crate) async fn unanswered_messages_are_bounded(bus: Arc<dyn Bus>) {

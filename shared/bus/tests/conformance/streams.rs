@@ -50,6 +50,19 @@ pub(crate) async fn a_batch_is_answered_in_order(bus: Arc<dyn Bus>) {
     assert_eq!(bus.stream_state(STREAM).await.unwrap().messages, 2600);
 }
 
+pub(crate) async fn a_cancelled_publish_holds_nothing_up(bus: Arc<dyn Bus>) {
+    set_up(&bus).await;
+    let batch = || (0..500).map(|_| message("case.x", "y")).collect::<Vec<_>>();
+    for round in 0..30 {
+        tokio::select! {
+            biased;
+            _ = bus.publish(batch()) => {}
+            () = async { for _ in 0..round { tokio::task::yield_now().await } } => {}
+        }
+    }
+    assert!(bus.publish(batch()).await.iter().all(Result::is_ok));
+}
+
 pub(crate) async fn a_message_id_is_stored_once(bus: Arc<dyn Bus>) {
     set_up(&bus).await;
     let first = publish_one(&bus, with_id("case.x", "id-1")).await.unwrap();
