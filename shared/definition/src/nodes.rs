@@ -1,6 +1,6 @@
 //! The node types whose names and inputs are known: a misspelt one is found before anything runs.
 
-use ditto_contracts::NodeType;
+use ditto_contracts::{CallId, NodeType};
 
 use crate::{
     diagnostic::{Diagnostic, Place, nearest},
@@ -56,6 +56,8 @@ enum Shape {
     Text,
     /// A text that is not blank.
     Name,
+    /// The identity of a call.
+    CallId,
     OneOf(&'static [&'static str]),
     Object,
     List,
@@ -65,7 +67,7 @@ enum Shape {
 
 type Keys = &'static [(&'static str, bool, Shape)];
 
-static CALL: Keys = &[("id", true, Shape::Name), ("name", true, Shape::Name), ("arguments", true, Shape::Object)];
+static CALL: Keys = &[("id", true, Shape::CallId), ("name", true, Shape::Name), ("arguments", true, Shape::Object)];
 static MESSAGE: Keys = &[
     ("role", true, Shape::OneOf(&["system", "user", "assistant", "tool"])),
     ("content", true, Shape::Any),
@@ -80,7 +82,7 @@ static ACT_MCP: Keys = &[
 ];
 static OBSERVE: Keys = &[("result", true, Shape::Object)];
 static OUTPUT: Keys =
-    &[("deliveryId", true, Shape::Name), ("message", true, Shape::Keys(&MESSAGE)), ("artifacts", false, Shape::List)];
+    &[("deliveryId", true, Shape::CallId), ("message", true, Shape::Keys(&MESSAGE)), ("artifacts", false, Shape::List)];
 
 fn shape(node: &str) -> Option<Shape> {
     Some(Shape::Keys(match node {
@@ -117,13 +119,18 @@ fn check(shape: &Shape, node: &Node, path: &str, problems: &mut Vec<Diagnostic>)
         (Shape::Any, _) | (Shape::Text, Value::Text(_)) => {}
         (Shape::Object, Value::Map(_)) | (Shape::List, Value::List(_)) => {}
         (Shape::Name, Value::Text(text)) if !text.trim().is_empty() => {}
+        (Shape::CallId, Value::Text(text)) => {
+            if let Err(error) = CallId::new(text) {
+                problems.push(Diagnostic::new(node.at, path, format!("the call id {}", error.problem), error.expected));
+            }
+        }
         (Shape::OneOf(choices), Value::Text(text)) if choices.contains(&text.as_str()) => {}
         (Shape::OneOf(choices), _) => {
             let choices: Vec<_> = choices.iter().map(|choice| format!("`{choice}`")).collect();
             expect(format!("one of {}", choices.join(", ")));
         }
         (Shape::Text, _) => expect("a text".into()),
-        (Shape::Name, _) => expect("a text that is not blank".into()),
+        (Shape::Name | Shape::CallId, _) => expect("a text that is not blank".into()),
         (Shape::Object, _) => expect("a mapping, or an expression that yields an object".into()),
         (Shape::List, _) => expect("a list, or an expression that yields one".into()),
         (Shape::Keys(keys), Value::Map(entries)) => {

@@ -100,10 +100,12 @@ impl Evaluation<'_, '_> {
 
     fn index(&mut self, operand: &Value, index: &Value) -> Result<Value, Fault> {
         match (operand.view(), index.view()) {
-            (View::List, View::Int(_) | View::Uint(_)) => {
+            (View::List, View::Int(_) | View::Uint(_) | View::Double(_)) => {
                 let n = match index.view() {
                     View::Int(n) => usize::try_from(n).ok(),
                     View::Uint(n) => usize::try_from(n).ok(),
+                    // A whole number is an index however it is written.
+                    View::Double(n) if n.fract() == 0.0 && (0.0..9e15).contains(&n) => usize::try_from(n as u64).ok(),
                     _ => None,
                 };
                 let found = match n {

@@ -143,22 +143,18 @@ impl Function {
         }
     }
 
+    /// Asked for by name, so rounding to the nearest double is no silent change.
     fn double(self, value: &Value) -> Result<Value, Fault> {
-        let exact = |n: i128| {
-            let double = n as f64;
-            (double as i128 == n)
-                .then_some(Value::Double(double))
-                .ok_or_else(|| Fault::new(format!("the integer {n} has no exact floating-point value")))
+        let read = |text: &str| match text.parse::<f64>() {
+            Ok(n) if n.is_finite() => Ok(Value::Double(n)),
+            _ => Err(Fault::new(format!("`double` cannot read {:?}", crate::document::shorten(text)))),
         };
         match value.view() {
-            View::Int(n) => exact(n.into()),
-            View::Uint(n) => exact(n.into()),
+            View::Int(n) => Ok(Value::Double(n as f64)),
+            View::Uint(n) => Ok(Value::Double(n as f64)),
             View::Double(n) => Ok(Value::Double(n)),
-            View::Text(text) => match text.parse::<f64>() {
-                Ok(n) if n.is_finite() => Ok(Value::Double(n)),
-                _ => Err(Fault::new(format!("`double` cannot read {:?}", crate::document::shorten(&text)))),
-            },
-            View::Inexact(_) => Err(Fault::new("the number has no exact floating-point value")),
+            View::Text(text) => read(&text),
+            View::Inexact(text) => read(text),
             _ => Err(self.refuse(value)),
         }
     }

@@ -7,6 +7,8 @@ mod evaluate;
 mod functions;
 mod lower;
 mod operators;
+#[cfg(test)]
+mod oracle;
 mod split;
 #[cfg(test)]
 mod tests;

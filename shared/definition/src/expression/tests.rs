@@ -74,7 +74,7 @@ fn expressions_yield_what_cel_says() {
         ("size('äö')", "2"), ("'abc'.size()", "3"), ("'a' < 'b'", "true"), ("input.t", r#""x\"y""#), ("input.t + 'z'", r#""x\"yz""#),
         ("'a-b'.split('-')", r#"["a","b"]"#), ("['a','b'].join(', ')", r#""a, b""#), ("' x '.trim()", r#""x""#),
         ("'Ab'.lowerAscii() + 'Ab'.upperAscii()", r#""abAB""#), ("'abc'.contains('b') && 'abc'.startsWith('a') && 'abc'.endsWith('c')", "true"),
-        ("int('42') + int(4.9) + int(1u)", "47"), ("uint(3)", "3"), ("double(3)", "3.0"), ("double('1.5')", "1.5"), ("bool('true')", "true"),
+        ("int('42') + int(4.9) + int(1u)", "47"), ("uint(3)", "3"), ("double(3)", "3.0"), ("double(9007199254740993)", "9007199254740992.0"), ("double(input.big)", "1.2345678901234568e29"), ("double('1.5')", "1.5"), ("bool('true')", "true"),
         ("json({'a': [1, null]})", r#""{\"a\":[1,null]}""#), ("json(input.m)", r#""{\"z\":1,\"a\":2}""#),
         ("sha256('')", r#""e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855""#),
         ("r'\\d' + '''it's'''", r#""\\dit's""#), ("'\\u00e4'", r#""ä""#),
@@ -108,7 +108,7 @@ fn what_has_no_value_says_why() {
         ("-9223372036854775807 - 2", "overflows 64 bits"), ("-(-9223372036854775808)", "overflows 64 bits"), ("-9223372036854775808 / -1", "overflows 64 bits"),
         ("-9223372036854775808 % -1 + 9223372036854775807 + 1", "overflows 64 bits"),
         ("input.big + 1", "can only be passed on"), ("input.big == 1", "can only be passed on"), ("input.big < 1.0", "can only be passed on"),
-        ("1.5 + 9007199254740993", "no exact floating-point value"), ("double(9007199254740993)", "no exact floating-point value"),
+        ("1.5 + 9007199254740993", "no exact floating-point value"), ("double('x')", "cannot read"),
         ("1.0 / 0.0", "not a JSON number"), ("1e308 * 10.0", "not a JSON number"), ("1.5 % 1.0", "integers only"),
         ("1 + 'a'", "`+` does not apply to an integer and a text"), ("!1", "needs a boolean"), ("1 < 'a'", "does not compare"), ("1 ? 2 : 3", "needs a boolean"),
         ("[1] < [2]", "does not compare"), ("1 in 2", "looks into a list or a map"), ("size(1)", "has no size"), ("-'a'", "does not apply to a text"),
@@ -151,6 +151,21 @@ fn work_and_size_are_bounded() {
         );
     }
     assert!(run("input.l[19999] + size(input.l)", &input).is_ok());
+}
+
+#[test]
+fn a_large_input_costs_nothing_where_it_is_not_read() {
+    let (input, null, tasks) = (Json::string(&"x".repeat(6 << 20)), Json::null(), IndexMap::new());
+    let state = Json::parse(r#"{"index":3}"#).unwrap();
+    let run = RunScope { id: RunId::generate(0), iteration: 0 };
+    let scope = Scope { input: &input, state: &state, graph: &null, tasks: &tasks, signal: &null, run: &run };
+    let names = Names { roots: &ROOTS, tasks: &[], declared: &[] };
+    for (source, most) in [("state.index + 1", 8), ("[input, state][1].index", 8), ("size(input) > 5", 30_000)] {
+        let expr = crate::stack::with_room(|| compile(source, &names)).unwrap().unwrap();
+        let mut meter = Meter::default();
+        evaluate(&expr, &scope, &mut meter).unwrap();
+        assert!(meter.steps() <= most, "{source}: {}", meter.steps());
+    }
 }
 
 #[test]
@@ -265,6 +280,34 @@ proptest! {
         let found = run(&format!("input.a {op} input.b"), &Json::parse(text).unwrap());
         if op == "+" {
             prop_assert_eq!(found.ok(), a.checked_add(b).map(|sum| sum.to_string()));
+        }
+    }
+
+    #[test]
+    fn numbers_pass_through_unchanged(n in "-?(0|[1-9][0-9]{0,40})(\\.[0-9]{1,20})?([eE][+-]?[0-9]{1,3})?") {
+        let input = Json::parse(format!("{{\"n\":{n},\"l\":[{n}]}}")).unwrap();
+        for (source, text) in [
+            ("input.n", n.clone()),
+            ("[input.n, input.l[0]]", format!("[{n},{n}]")),
+            ("{'n': input.n}", format!("{{\"n\":{n}}}")),
+            ("true ? input.n : 0", n.clone()),
+            ("input.l.map(x, x)", format!("[{n}]")),
+            ("string(input.n)", format!("\"{n}\"")),
+            ("json(input.l)", format!("\"[{n}]\"")),
+        ] {
+            prop_assert_eq!(run(source, &input), Ok(text), "{}", source);
+        }
+    }
+
+    #[test]
+    fn whole_numbers_are_computed_exactly_or_not_at_all(n in "-?[1-9][0-9]{0,24}") {
+        let input = Json::parse(format!("{{\"n\":{n}}}")).unwrap();
+        let exact = n.parse::<i128>().unwrap() + 1;
+        // A double that holds every digit is computed with as a double.
+        if let Ok(sum) = run("input.n + 1", &input).and_then(|sum| sum.parse::<i128>().map_err(|error| error.to_string())) {
+            prop_assert_eq!(sum, exact);
+        } else if n.len() < 19 {
+            prop_assert!(false, "{} has no sum", n);
         }
     }
 }

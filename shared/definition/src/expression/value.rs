@@ -72,6 +72,12 @@ impl Meter {
         Ok(())
     }
 
+    /// Steps taken so far.
+    #[cfg(test)]
+    pub(crate) fn steps(&self) -> u64 {
+        self.steps
+    }
+
     /// Counts bytes that are made.
     pub(crate) fn make(&mut self, bytes: usize) -> Result<(), Fault> {
         self.bytes = self.bytes.saturating_add(bytes);
