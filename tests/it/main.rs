@@ -1,4 +1,5 @@
 //! Tests that need more than one crate: real servers, real processes, a whole fleet. One module per subject.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
+mod faults;
 mod servers;
