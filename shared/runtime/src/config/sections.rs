@@ -22,6 +22,8 @@ pub const SECTIONS: &[Section] = &[
     Section { path: "telemetry", prefix: "DITTO_TELEMETRY" },
     Section { path: "health", prefix: "DITTO_HEALTH" },
     Section { path: "bus", prefix: "DITTO_BUS" },
+    Section { path: "ledger", prefix: "DITTO_LEDGER" },
+    Section { path: "http", prefix: "DITTO_HTTP" },
     Section { path: "runtime", prefix: "DITTO_RUNTIME" },
     Section { path: "shared", prefix: "DITTO_SHARED" },
     Section { path: "coordinator", prefix: "DITTO_COORDINATOR" },

@@ -1,0 +1,195 @@
+//! The whole fleet in one process: coordinator and interaction worker behind their usual doors, an in-process bus, and
+//! SQLite in a folder that this process holds alone.
+//!
+//! State is in the folder only: kill the process at any moment, start it again on the same folder, and it goes on.
+
+use std::{path::PathBuf, sync::Arc, time::Duration};
+
+use ditto_bus::{Bus, local::LocalBus};
+use ditto_coordinator::{
+    Coordinator, CoordinatorConfig, CoordinatorError, Handle, Plans,
+    store::{Store, sqlite::SqliteStore},
+};
+use ditto_interaction::InteractionConfig;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+use tracing::{debug, warn};
+
+use crate::{data_dir::DataDir, exit::Failure};
+
+/// How long the start waits for the first announcement of the worker.
+const ANNOUNCED_WITHIN: Duration = Duration::from_secs(10);
+/// How long after its lease a silent session would be declared dead, in milliseconds. The folder has one holder and the
+/// next one declares the sessions of the last one dead at once, so that this only has to outlast a suspended machine.
+const GRACE_MS: u64 = 600_000;
+
+/// What an embedded fleet is made of.
+#[derive(Clone)]
+pub struct EmbeddedConfig {
+    /// Folder of the ledger; created if missing, held until [`Embedded::stop`].
+    pub data_dir: PathBuf,
+    /// The coordinator. Its instance and graces are set by the folder.
+    pub coordinator: CoordinatorConfig,
+    /// The interaction worker.
+    pub interaction: InteractionConfig,
+    /// Plans written in Rust, besides the definitions in the ledger.
+    pub plans: Plans,
+}
+
+enum Ended {
+    Coordinator(Result<(), CoordinatorError>),
+    Worker(Result<(), String>),
+}
+
+/// A running embedded fleet. Dropping it stops everything at once, as a kill would; [`Embedded::stop`] is orderly.
+pub struct Embedded {
+    handle: Handle,
+    bus: Arc<LocalBus>,
+    store: Arc<SqliteStore>,
+    tasks: JoinSet<Ended>,
+    stop_worker: CancellationToken,
+    stop_coordinator: CancellationToken,
+    data_dir: DataDir,
+}
+
+impl Embedded {
+    /// Takes the folder, opens the ledger, starts everything, and waits until it serves.
+    ///
+    /// # Errors
+    /// Another process holds the folder, or the ledger cannot be opened.
+    pub async fn start(config: EmbeddedConfig) -> Result<Self, Failure> {
+        let EmbeddedConfig { data_dir, mut coordinator, interaction, plans } = config;
+        let data_dir = DataDir::take(&data_dir)?;
+        let instance = data_dir.path().display().to_string();
+        coordinator.name = "embedded".into();
+        coordinator.instance = Some(format!("{instance}#coordinator"));
+        coordinator.session_grace_ms = GRACE_MS;
+        coordinator.worker_grace_ms = GRACE_MS;
+
+        let file = data_dir.ledger();
+        let opened = SqliteStore::open(&file).await;
+        let store = Arc::new(opened.map_err(|error| {
+            Failure::unreachable(format!("ledger {}: {error}", file.display())).code("LEDGER_UNAVAILABLE")
+        })?);
+        let bus = LocalBus::new();
+        let opened = Coordinator::open(coordinator, store.clone(), bus.clone(), plans).await;
+        let coordinator = opened.map_err(|error| Failure::unreachable(format!("coordinator: {error}")))?;
+        let handle = coordinator.handle();
+
+        let (stop_worker, stop_coordinator) = (CancellationToken::new(), CancellationToken::new());
+        let mut tasks = JoinSet::new();
+        let stop = stop_coordinator.clone();
+        tasks.spawn(async move { Ended::Coordinator(coordinator.run(stop).await) });
+        let worker = worker(interaction, format!("{instance}#interaction"), bus.clone(), stop_worker.clone());
+        tasks.spawn(async move { Ended::Worker(worker.await) });
+
+        let mut embedded = Self { handle, bus, store, tasks, stop_worker, stop_coordinator, data_dir };
+        let serves = async {
+            let mut changes = embedded.handle.catalogue().subscribe();
+            embedded.handle.ready().await;
+            while embedded.handle.catalogue().all().is_empty() {
+                if changes.changed().await.is_err() {
+                    break;
+                }
+            }
+        };
+        let ended = tokio::select! {
+            () = serves => None,
+            // Runs wait for a worker by themselves; it only should not look like a hang.
+            () = tokio::time::sleep(ANNOUNCED_WITHIN) => None,
+            ended = embedded.tasks.join_next() => Some(ended),
+        };
+        if let Some(ended) = ended {
+            let failure = failure_of(ended);
+            embedded.stop().await;
+            return Err(failure);
+        }
+        Ok(embedded)
+    }
+
+    /// What to do with the coordinator: submit, wait, signal, serve its API.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The bus inside this process.
+    pub fn bus(&self) -> &Arc<LocalBus> {
+        &self.bus
+    }
+
+    /// The ledger.
+    pub fn store(&self) -> Arc<dyn Store> {
+        self.store.clone()
+    }
+
+    /// The folder, absolute.
+    pub fn data_dir(&self) -> &std::path::Path {
+        self.data_dir.path()
+    }
+
+    /// Waits until a part ends by itself, which none should.
+    ///
+    /// # Cancel safety
+    /// Cancelling loses nothing.
+    pub async fn ended(&mut self) -> Failure {
+        failure_of(self.tasks.join_next().await)
+    }
+
+    /// Lets the work in hand end (bounded by the worker's drain time), gives runs back, closes the ledger and lets go of
+    /// the folder.
+    pub async fn stop(mut self) {
+        // The worker first: what it holds can only be settled while the coordinator is there.
+        self.stop_worker.cancel();
+        let mut coordinator_ended = false;
+        while !self.tasks.is_empty() {
+            match self.tasks.join_next().await {
+                Some(Ok(Ended::Worker(outcome))) => {
+                    if let Err(error) = outcome {
+                        warn!(error, "the worker did not end in order");
+                    }
+                    self.stop_coordinator.cancel();
+                }
+                Some(Ok(Ended::Coordinator(outcome))) => {
+                    if let Err(error) = outcome {
+                        warn!(%error, "the coordinator did not end in order");
+                    }
+                    coordinator_ended = true;
+                }
+                Some(Err(error)) => {
+                    warn!(%error, "a part of the fleet failed");
+                    self.stop_coordinator.cancel();
+                }
+                None => break,
+            }
+            if coordinator_ended {
+                // Nobody is left whom the worker could wait for.
+                self.tasks.abort_all();
+            }
+        }
+        self.bus.close().await;
+        self.store.close().await;
+        debug!("the embedded fleet has stopped");
+    }
+}
+
+/// Runs the worker until it is told to stop; a lost session is followed by a new one.
+async fn worker(
+    config: InteractionConfig,
+    instance: String,
+    bus: Arc<LocalBus>,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    ditto_interaction::run(config.with_instance(instance), bus, stop).await.map_err(|error| crate::exit::chain(&error))
+}
+
+fn failure_of(ended: Option<Result<Ended, tokio::task::JoinError>>) -> Failure {
+    let reason = match ended {
+        Some(Ok(Ended::Coordinator(Ok(())))) => "the coordinator stopped".into(),
+        Some(Ok(Ended::Coordinator(Err(error)))) => format!("the coordinator stopped: {error}"),
+        Some(Ok(Ended::Worker(Ok(())))) => "the worker stopped".into(),
+        Some(Ok(Ended::Worker(Err(error)))) => format!("the worker stopped: {error}"),
+        Some(Err(error)) if error.is_panic() => "a part of the fleet failed; what it did is in the ledger".into(),
+        Some(Err(_)) | None => "the fleet is stopping".into(),
+    };
+    Failure::unreachable(reason).code("FLEET_STOPPED").hint("start it again: it goes on where it was")
+}
