@@ -10,7 +10,7 @@ use crate::{
     canonical,
     diagnostic::{Diagnostic, Place},
     document::{self, Node, Value, join},
-    duration::{DEADLINE_MS_MAX, TIMEOUT_MS_MAX},
+    duration::{DEADLINE_MS_MAX, is_time},
     expression::{Names, Root},
     reader::Reader,
     schema, stack,
@@ -277,16 +277,21 @@ fn read_wait(reader: &mut Reader, node: &Node, names: &Names<'_>) -> Option<Wait
     if let Some(duration) = node.get("for")
         && (literal_text(duration).is_some() || duration.text().is_none())
     {
-        reader.duration(duration, "wait.for", 1, DEADLINE_MS_MAX.max(TIMEOUT_MS_MAX));
+        reader.duration(duration, "wait.for", 1, DEADLINE_MS_MAX);
     }
     let when = node.get("when").and_then(|when| reader.template(when, "wait.when", Yields::Boolean, names));
     let duration = node.get("for").and_then(|value| reader.template(value, "wait.for", Yields::Anything, names));
     let until = node.get("until").and_then(|value| reader.template(value, "wait.until", Yields::Anything, names));
-    if let Some(until) = node.get("until")
-        && !matches!(until.value, Value::Text(_) | Value::Number(_))
-    {
-        let expected = "milliseconds since 1970, a time such as `2027-01-31T12:00:00Z`, or an expression";
-        reader.report(until.at, "wait.until", until.describe(), expected);
+    if let Some(until) = node.get("until") {
+        let fits = match &until.value {
+            Value::Number(text) => text.parse::<i64>().is_ok(),
+            Value::Text(text) => text.contains("${") || is_time(text),
+            _ => false,
+        };
+        if !fits {
+            let expected = "milliseconds since 1970, a time such as `2027-01-31T12:00:00Z`, or an expression";
+            reader.report(until.at, "wait.until", until.describe(), expected);
+        }
     }
     (reader.problems.len() == before).then(|| Wait {
         when: when.map(Template::into_formula),

@@ -30,6 +30,36 @@ pub(crate) fn parse(text: &str) -> Option<u64> {
     (units.len() < UNITS.len()).then_some(total)
 }
 
+/// Whether a text is a time in UTC: `2027-01-31T12:00:00Z`, with an optional fraction of a second.
+pub(crate) fn is_time(text: &str) -> bool {
+    let Some((date, clock)) = text.strip_suffix('Z').and_then(|text| text.split_once('T')) else { return false };
+    let (clock, fraction) = clock.split_once('.').unwrap_or((clock, "0"));
+    let numbers = |text: &str, mark: char, widths: [usize; 3]| -> Option<[u32; 3]> {
+        let parts: Vec<&str> = text.split(mark).collect();
+        let parts: [&str; 3] = parts.try_into().ok()?;
+        let mut out = [0; 3];
+        for ((part, width), number) in parts.iter().zip(widths).zip(&mut out) {
+            let fits = part.len() == width && part.bytes().all(|b| b.is_ascii_digit());
+            *number = fits.then(|| part.parse().ok()).flatten()?;
+        }
+        Some(out)
+    };
+    let (Some([year, month, day]), Some([hour, minute, second])) =
+        (numbers(date, '-', [4, 2, 2]), numbers(clock, ':', [2, 2, 2]))
+    else {
+        return false;
+    };
+    let leap = year % 4 == 0 && (year % 100 != 0 || year % 400 == 0);
+    let days = match month {
+        2 => 28 + u32::from(leap),
+        4 | 6 | 9 | 11 => 30,
+        1..=12 => 31,
+        _ => return false,
+    };
+    let fraction_fits = (1..=9).contains(&fraction.len()) && fraction.bytes().all(|b| b.is_ascii_digit());
+    (1..=days).contains(&day) && hour < 24 && minute < 60 && second < 60 && fraction_fits
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -45,6 +75,20 @@ mod tests {
         ];
         for (text, ms) in table {
             assert_eq!(parse(text), ms, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn times_are_in_utc_and_on_the_calendar() {
+        #[rustfmt::skip]
+        let table = [
+            ("2027-01-31T12:00:00Z", true), ("2028-02-29T23:59:59.123456789Z", true), ("2000-02-29T00:00:00.5Z", true),
+            ("2027-02-29T00:00:00Z", false), ("2100-02-29T00:00:00Z", false), ("2027-04-31T00:00:00Z", false), ("2027-00-01T00:00:00Z", false),
+            ("2027-01-31", false), ("2027-01-31T12:00:00", false), ("2027-01-31T12:00:00+01:00", false), ("2027-1-31T12:00:00Z", false),
+            ("2027-01-31T24:00:00Z", false), ("2027-01-31T12:60:00Z", false), ("2027-01-31T12:00:00.Z", false), ("tomorrow", false), ("", false),
+        ];
+        for (text, valid) in table {
+            assert_eq!(is_time(text), valid, "{text:?}");
         }
     }
 }

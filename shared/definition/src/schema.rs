@@ -120,3 +120,56 @@ impl Schema {
         Err(lines)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn schema(text: &str) -> Schema {
+        let (node, _) = crate::document::read(text, "x.yaml");
+        let mut problems = Vec::new();
+        compile(&node.unwrap(), "input", &mut problems).unwrap_or_else(|| panic!("{text}: {problems:?}"))
+    }
+
+    #[test]
+    fn numbers_of_any_size_are_checked_as_numbers() {
+        #[rustfmt::skip]
+        let table = [
+            ("type: integer", "123456789012345678901234567890", true),
+            ("type: integer", "-123456789012345678901234567890", true),
+            ("type: integer", "1e2", true),
+            ("type: integer", "1.0", true),
+            ("type: integer", "1.5", false),
+            ("type: number", "1e400", true),
+            ("type: string", "123456789012345678901234567890", false),
+            ("maximum: 10", "123456789012345678901234567890", false),
+            ("minimum: 10", "123456789012345678901234567890", true),
+            ("minimum: 0", "-123456789012345678901234567890", false),
+            ("const: 9007199254740993", "9007199254740993", true),
+            ("const: 9007199254740993", "9007199254740992", false),
+            ("maximum: 9007199254740992", "9007199254740993", false),
+            ("enum: [1, 2]", "1.0", true),
+            ("multipleOf: 0.01", "19.99", true),
+        ];
+        for (text, input, valid) in table {
+            let found = schema(text).check(&Json::parse(input).unwrap());
+            assert_eq!(found.is_ok(), valid, "{text} {input} {found:?}");
+        }
+    }
+
+    #[test]
+    fn references_within_the_schema_and_depth_work() {
+        let tree = schema(
+            "$ref: '#/$defs/tree'\n$defs: { tree: { type: object, additionalProperties: { $ref: '#/$defs/tree' } } }",
+        );
+        assert!(tree.check(&Json::parse(r#"{"a":{"b":{}}}"#).unwrap()).is_ok());
+        let deep = format!("{}1{}", "{\"a\":".repeat(100), "}".repeat(100));
+        assert!(tree.check(&Json::parse(deep).unwrap()).is_err());
+        let found =
+            schema("additionalProperties: { type: string }").check(&Json::parse(r#"{"a/b":1,"c~d":2}"#).unwrap());
+        let lines = ["input.a/b: value is not of type \"string\"", "input[\"c~d\"]: value is not of type \"string\""];
+        assert_eq!(found.unwrap_err(), lines);
+        let many = format!("[{}]", vec!["1"; 100].join(","));
+        assert_eq!(schema("items: { type: string }").check(&Json::parse(many).unwrap()).unwrap_err().len(), 21);
+    }
+}

@@ -192,6 +192,7 @@ impl Template {
     /// As the graph crate takes it. A constant is computed once.
     pub(crate) fn into_formula(self) -> Arc<dyn Formula> {
         match self.constant() {
+            Some(value) if value.is_null() && self.yields == Yields::OptionalText => constant(Json::string("")),
             Some(value) => constant(value),
             None => Arc::new(self),
         }
@@ -319,6 +320,7 @@ mod tests {
         let found = render("${ input.b }", r#"{"b":"yes"}"#, Yields::Boolean);
         assert_eq!(found, Err("v: \"yes\" where true or false is expected".into()));
         assert_eq!(render("${ input.b }", r#"{"b":null}"#, Yields::OptionalText).as_deref(), Ok("\"\""));
+        assert_eq!(render("null", "{}", Yields::OptionalText).as_deref(), Ok("\"\""));
         assert_eq!(render("${ input.b }", r#"{"b":[]}"#, Yields::Text), Err("v: [] where a text is expected".into()));
     }
 

@@ -74,6 +74,8 @@ fn each_problem_is_found_at_its_place() {
         (with_top("done: true\nwait: { signal: '' }"), 5, 17, "wait.signal", "the text \"\"", "1 to 128"),
         (with_top("done: true\nwait: { for: 5 }"), 5, 14, "wait.for", "the number 5", "a duration such as"),
         (with_top("done: true\nwait: { until: [] }"), 5, 16, "wait.until", "a list", "milliseconds since 1970"),
+        (with_top("done: true\nwait: { until: tomorrow }"), 5, 16, "wait.until", "the text \"tomorrow\"", "a time such as"),
+        (with_top("done: true\nwait: { until: 1.5 }"), 5, 16, "wait.until", "the number 1.5", "milliseconds since 1970"),
         (with_top("done: true\nwait: { timeout: 5s }"), 5, 9, "wait.timeout", "unknown key `timeout`", "one of `when`"),
         (with_top("wait: { for: 5s }"), 4, 1, "wait", "`wait` without `done`", "`done:"),
         ("ditto: 1\nloop: x\ngraph: {}".into(), 3, 8, "graph", "the key `tasks` is missing", "`tasks:`"),
