@@ -24,6 +24,36 @@ pub struct Shape {
     pub workers: usize,
 }
 
+/// Settings on top of the fleet's own; they win.
+#[derive(Debug, Clone, Default)]
+pub struct Extra {
+    /// Environment of every coordinator.
+    pub coordinators: Vec<(String, String)>,
+    /// Environment of every worker.
+    pub workers: Vec<(String, String)>,
+}
+
+impl Extra {
+    /// The life times of sessions that a fleet has unless it is told otherwise.
+    pub fn default_times() -> Self {
+        let times = ditto_coordinator::CoordinatorConfig::default();
+        let coordinators = [
+            ("DITTO_COORDINATOR_SESSION_TTL_MS", times.session_ttl_ms),
+            ("DITTO_COORDINATOR_SESSION_GRACE_MS", times.session_grace_ms),
+            ("DITTO_COORDINATOR_WORKER_TTL_MS", times.worker_ttl_ms),
+            ("DITTO_COORDINATOR_WORKER_GRACE_MS", times.worker_grace_ms),
+            ("DITTO_COORDINATOR_SWEEP_PERIOD_MS", times.sweep_period_ms),
+            ("DITTO_COORDINATOR_RECONCILE_WINDOW_MS", times.reconcile_window_ms),
+            ("DITTO_COORDINATOR_WORKER_WAIT_MS", times.worker_wait_ms),
+            ("DITTO_COORDINATOR_ACK_WAIT_MS", times.ack_wait_ms),
+        ];
+        Self {
+            coordinators: coordinators.map(|(name, ms)| (name.to_owned(), ms.to_string())).to_vec(),
+            workers: Vec::new(),
+        }
+    }
+}
+
 /// A running fleet; everything ends when it is dropped.
 pub struct Fleet {
     /// Its database.
@@ -57,6 +87,11 @@ pub fn chain(class: char) -> String {
 impl Fleet {
     /// Starts servers and processes, and waits until the workers are known.
     pub async fn start(shape: Shape) -> Self {
+        Self::start_with(shape, &Extra::default()).await
+    }
+
+    /// The same with settings of a test's own.
+    pub async fn start_with(shape: Shape, extra: &Extra) -> Self {
         ditto_runtime::install_tls_provider();
         let dir = folder();
         let postgres = Postgres::start().await.unwrap();
@@ -85,7 +120,10 @@ impl Fleet {
                     ("DITTO_COORDINATOR_RECONCILE_WINDOW_MS", "20000"),
                     ("DITTO_COORDINATOR_WORKER_WAIT_MS", "20000"),
                     ("DITTO_COORDINATOR_ACK_WAIT_MS", "2000"),
-                ]),
+                ])
+                .into_iter()
+                .chain(extra.coordinators.iter().cloned())
+                .collect(),
                 log: dir.path().join(format!("coordinator-{n}.log")),
             };
             coordinators.push(Process::start(spec, None));
@@ -103,7 +141,10 @@ impl Fleet {
                     ("EFFECTS_DIR", &text(&effects_dir)),
                     ("DITTO_TEST_FAULT_LOG", &text(&fault_log)),
                     ("DITTO_LOG", "info,ditto_worker=debug"),
-                ]),
+                ])
+                .into_iter()
+                .chain(extra.workers.iter().cloned())
+                .collect(),
                 log: dir.path().join(format!("worker-{n}.log")),
             };
             workers.push(Process::start(spec, None));
@@ -126,7 +167,12 @@ impl Fleet {
         &self.urls[n]
     }
 
-    /// URL of the ledger.
+    /// Addresses of the API of all coordinators.
+    pub fn urls(&self) -> &[String] {
+        &self.urls
+    }
+
+    /// Name of the ledger's database.
     pub fn ledger_name(&self) -> &'static str {
         "ditto"
     }
@@ -241,6 +287,13 @@ impl Fleet {
                 None => return found,
             }
         }
+    }
+
+    /// Runs the real `ditto` against the first coordinator.
+    pub fn ditto(&self, arguments: &[&str]) -> std::process::Output {
+        let mut command = std::process::Command::new(ditto_binary());
+        command.args(arguments).env("DITTO_SERVER", self.url(0)).env("USER", "tester").current_dir(self.dir());
+        command.output().unwrap()
     }
 
     /// Starts processes again that have ended by themselves, as a supervisor would.
