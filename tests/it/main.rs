@@ -1,5 +1,6 @@
 //! Tests that need more than one crate: real servers, real processes, a whole fleet. One module per subject.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
-mod faults;
+mod chaos;
 mod servers;
+mod takeover;
