@@ -176,6 +176,8 @@ async fn steps(bus: &Arc<dyn Bus>, count: usize, in_flight: usize) -> Result<()>
             ended??;
         }
     }
+    // A worker that is cancelled while it runs may hold a message: none of what comes next.
+    tasks.shutdown().await;
     Ok(())
 }
 

@@ -55,6 +55,7 @@ on_every_bus! {
         a_cancelled_wait_loses_nothing,
         a_dropped_pull_gives_back_what_it_held,
         pulls_dropped_at_any_time_lose_nothing,
+        aborted_waiters_lose_nothing,
         old_messages_go,
         a_closed_bus_says_so;
     redelivery:

@@ -1,6 +1,10 @@
 //! Streams, consumers and pulls.
 
-use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use ditto_bus::{Bus, BusError, StreamSpec};
 use ditto_contracts::wire::Headers;
@@ -493,6 +497,36 @@ pub(crate) async fn pulls_dropped_at_any_time_lose_nothing(bus: Arc<dyn Bus>) {
         seen.insert(delivery.sequence);
     }
     until_messages(&bus, 0).await;
+}
+
+pub(crate) async fn aborted_waiters_lose_nothing(bus: Arc<dyn Bus>) {
+    set_up(&bus).await;
+    let seen = Arc::new(Mutex::new(BTreeSet::new()));
+    let mut published = 0;
+    for round in 0..40 {
+        let mut waiters = JoinSet::new();
+        for _ in 0..3 {
+            let (bus, seen) = (bus.clone(), seen.clone());
+            waiters.spawn(async move {
+                let mut pull = bus.pull(STREAM, CONSUMER, 2, SOON).await.unwrap();
+                while let Some(delivery) = pull.next().await.unwrap() {
+                    seen.lock().unwrap().insert(delivery.sequence);
+                }
+            });
+        }
+        for n in 0..3 {
+            publish(&bus, message("case.x", "")).await;
+            published += 1;
+            if n == round % 3 {
+                waiters.abort_all();
+            }
+        }
+        waiters.shutdown().await;
+    }
+    while seen.lock().unwrap().len() < published {
+        let sequence = take(&bus).await.sequence;
+        seen.lock().unwrap().insert(sequence);
+    }
 }
 
 pub(crate) async fn old_messages_go(bus: Arc<dyn Bus>) {
