@@ -21,6 +21,17 @@ const FINISHED_MAX: usize = 4_096;
 /// Longest time between two sendings of an unconfirmed result.
 const RESEND_MAX: Duration = Duration::from_secs(60);
 
+/// Whether a job is to be worked on.
+#[derive(Debug)]
+pub(crate) enum Begin {
+    /// Yes, until this is cancelled.
+    Started(CancellationToken),
+    /// Its call is in hand, or this very job was finished a moment ago: this copy is not needed.
+    InHand,
+    /// An answer of an earlier attempt waits for its confirmation, and the ledger may be asking for the next one.
+    Later,
+}
+
 /// The calls of a session.
 #[derive(Debug)]
 pub(crate) struct Held {
@@ -74,19 +85,22 @@ impl Held {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a call in hand; `None` when it is in hand already or this very job was finished a moment ago.
-    pub(crate) fn begin(&self, call: &CallUid, bucket: Bucket, dispatch_no: u32) -> Option<CancellationToken> {
+    /// Takes a call in hand.
+    pub(crate) fn begin(&self, call: &CallUid, bucket: Bucket, dispatch_no: u32) -> Begin {
         let mut inner = self.lock();
         if inner.finished.contains(&(call.clone(), dispatch_no)) {
-            return None;
+            return Begin::InHand;
         }
         match inner.calls.entry(call.clone()) {
-            hash_map::Entry::Occupied(_) => None,
+            hash_map::Entry::Occupied(entry) => match &entry.get().sent {
+                Some(sent) if sent.dispatch_no < dispatch_no => Begin::Later,
+                _ => Begin::InHand,
+            },
             hash_map::Entry::Vacant(entry) => {
                 let cancel = CancellationToken::new();
                 let cancelled = cancel.clone();
                 entry.insert(Entry { bucket, fence: 0, since: Instant::now(), cancel, sent: None, tries: 0 });
-                Some(cancelled)
+                Begin::Started(cancelled)
             }
         }
     }

@@ -26,6 +26,7 @@ use tracing::{Instrument as _, Span, debug, error, info_span, warn};
 use crate::{
     DynHandler, Ending, NodeContext, NodeError, QueryAnswer, Settlement, Standing,
     claims::{Ask, Claimed},
+    held::Begin,
     ledger::jitter,
     payload::{self, PayloadError},
     pull::nak,
@@ -39,6 +40,8 @@ use crate::{
 const AWAY_DELAY: Duration = Duration::from_secs(2);
 /// Delay of a job whose request cannot be read now.
 const UNREADABLE_DELAY: Duration = Duration::from_secs(2);
+/// Delay of a job whose earlier answer is not confirmed yet.
+const LATER_DELAY: Duration = Duration::from_millis(500);
 /// First delay of an attempt that is given back; doubled with every attempt.
 const RELEASE_DELAY: Duration = Duration::from_millis(500);
 /// Longest such delay.
@@ -142,11 +145,17 @@ async fn execute(
     delivery: Delivery,
     permit: OwnedSemaphorePermit,
 ) {
-    let Some(cancel) = session.held.begin(&job.call, job.bucket, job.dispatch_no) else {
-        // In hand here, so its outcome will be reported: this copy is not needed.
-        debug!(call = %job.call, "a job for a call that is in hand is dropped");
-        session.metrics.job(Some(&job.node), "duplicate");
-        return ack(&delivery.acker).await;
+    let cancel = match session.held.begin(&job.call, job.bucket, job.dispatch_no) {
+        Begin::Started(cancel) => cancel,
+        Begin::InHand => {
+            debug!(call = %job.call, "a job for a call that is in hand is dropped");
+            session.metrics.job(Some(&job.node), "duplicate");
+            return ack(&delivery.acker).await;
+        }
+        Begin::Later => {
+            session.metrics.job(Some(&job.node), "later");
+            return nak(&delivery, LATER_DELAY).await;
+        }
     };
     let Some((request, own)) = prepare(session, &job, handler.as_ref(), &delivery).await else {
         return session.held.drop_call(&job.call);

@@ -150,6 +150,9 @@ pub(crate) async fn run(
             () = shutdown.cancelled() => break Ok(()),
             () = lost.cancelled() => break Err(WorkerError::SessionLost),
             Some(ended) = pullers.join_next() => {
+                if lost.is_cancelled() {
+                    continue;
+                }
                 warn!(failure = ?ended.err().map(|error| error.to_string()), "a pulling task ended");
                 break Err(WorkerError::Task);
             }
