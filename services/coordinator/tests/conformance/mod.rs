@@ -2,6 +2,8 @@
 //!
 //! A test file brings `async fn open() -> Ledger` and says `conformance!(open)`.
 
+#![allow(unreachable_pub, missing_docs, dead_code, reason = "one suite, compiled into each ledger's own test")]
+
 pub mod claims;
 pub mod machine;
 pub mod operate;

@@ -16,7 +16,7 @@ use crate::store::{StoreResult, rows};
 /// The session may not start anything any more.
 const SESSION_DEAD: &str = "SESSION_DEAD";
 
-const POLICIES: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT r.call_uid, r.policy \
+const POLICIES: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT r.call_uid, r.policy, r.idem_key \
      FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
 
 /// Whether a session may be granted anything.
@@ -104,22 +104,25 @@ pub(super) async fn claim(
         bind.add(call.bucket()).add(call.as_str());
     });
     for row in found.await? {
-        policies.insert(rows::id::<CallUid>(row.try_get(0)?)?, rows::policy(row.try_get(1)?)?);
+        policies.insert(rows::id::<CallUid>(row.try_get(0)?)?, (rows::policy(row.try_get(1)?)?, row.try_get(2)?));
     }
     Ok(answers
         .into_iter()
         .map(|answer| match answer {
             Answer::Ready(answer) => answer,
-            Answer::Granted(r) => grant(&r, now, policies.remove(&r.call).unwrap_or_default()),
+            Answer::Granted(r) => {
+                let (policy, key) = policies.remove(&r.call).unwrap_or_default();
+                grant(&r, now, policy, key)
+            }
         })
         .collect())
 }
 
-fn grant(r: &Stored, now: i64, policy: CallPolicy) -> ClaimAnswer {
+fn grant(r: &Stored, now: i64, policy: CallPolicy, key: String) -> ClaimAnswer {
     ClaimAnswer::Granted {
         fence: r.pure.fence,
         earlier_unresolved: r.pure.earlier_unresolved(),
-        key: r.idem_key.clone(),
+        key,
         request_hash: data_encoding::HEXLOWER.encode(&r.request_hash),
         policy,
         budget_ms: r.deadline_ms.map(|deadline| u64::try_from(deadline - now).unwrap_or(0)),

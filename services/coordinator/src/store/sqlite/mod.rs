@@ -48,7 +48,7 @@ const STEPS: &[Migration] =
     &[Migration { version: 1, name: "ledger", sql: include_str!("../../../migrations/sqlite/0001_ledger.sql") }];
 
 /// What the writer works with: a cache that holds the open set, and checkpoints of the log in larger steps.
-const TUNE: &str = "PRAGMA cache_size = -65536; PRAGMA wal_autocheckpoint = 4000; PRAGMA temp_store = MEMORY";
+const TUNE: &str = "PRAGMA cache_size = -65536; PRAGMA wal_autocheckpoint = 10000; PRAGMA temp_store = MEMORY";
 
 /// A ledger in one SQLite file.
 #[derive(Debug)]

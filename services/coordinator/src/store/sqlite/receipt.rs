@@ -3,41 +3,40 @@
 //! SQLite has one writer and `BEGIN IMMEDIATE` makes it this transaction, so what was read is what is changed: the
 //! guards stand in the rules instead of the statements.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, fmt::Display, str::FromStr};
 
 use ditto_contracts::{CallUid, ClaimToken, EffectClass, Json, ReceiptState, RunId, SessionId, SettledBy, WireError};
 use ditto_graph::receipt::{AttemptEvent, Claim, Receipt, key_window_closed};
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 
-use super::{batch::each, payloads, runs::Bell};
+use super::{
+    batch::{each, one_by_one},
+    payloads,
+    runs::Bell,
+};
 use crate::store::{
-    Changed, StoreResult,
+    Changed, StoreError, StoreResult,
     rows::{self, Kept},
 };
 
-const LOAD: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) \
-     SELECT r.call_uid, r.loop_id, r.effect_class, r.exclusive, r.has_query, r.rejections_stored, r.key_ttl_ms, \
-     r.request_hash, r.state, r.fence, r.unresolved, r.max_attempts, r.claim_token, r.session_id, r.claimed_ms, \
-     r.first_claim_ms, r.dispatch_no, r.reconcile_no, r.due_ms, r.unknown_ms, r.deadline_ms, r.cancel_ms, \
-     r.settled_ms, r.settled_by, r.settle_rev, r.created_ms, r.idem_key \
+/// One text for all that is short: a column of its own costs more than reading it.
+const LOAD: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT r.request_hash, \
+     format('%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s', r.call_uid, r.loop_id, \
+     r.effect_class, r.exclusive, r.has_query, r.rejections_stored, r.key_ttl_ms, r.state, r.fence, r.unresolved, \
+     r.max_attempts, r.claim_token, r.session_id, r.claimed_ms, r.first_claim_ms, r.dispatch_no, r.reconcile_no, \
+     r.due_ms, r.unknown_ms, r.deadline_ms, r.cancel_ms, r.settled_ms, r.settled_by, r.settle_rev, r.created_ms) \
      FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
 
-const WRITE: &str = "WITH b(bucket, call_uid, state, fence, unresolved, max_attempts, claim_token, session_id, \
-     claimed_ms, first_claim_ms, dispatch_no, reconcile_no, due_ms, unknown_ms, deadline_ms, cancel_ms, settled_ms, \
-     settled_by, settle_rev, said, error_class, error_code, error_message, error_retryable, outcome, outcome_ref) \
-     AS (VALUES {rows}) \
-     UPDATE receipts SET state = b.state, fence = b.fence, unresolved = b.unresolved, max_attempts = b.max_attempts, \
-     claim_token = b.claim_token, session_id = b.session_id, claimed_ms = b.claimed_ms, \
-     first_claim_ms = b.first_claim_ms, dispatch_no = b.dispatch_no, reconcile_no = b.reconcile_no, \
-     due_ms = b.due_ms, unknown_ms = b.unknown_ms, deadline_ms = b.deadline_ms, cancel_ms = b.cancel_ms, \
-     settled_ms = b.settled_ms, settled_by = b.settled_by, settle_rev = b.settle_rev, \
-     error_class = iif(b.said, b.error_class, receipts.error_class), \
-     error_code = iif(b.said, b.error_code, receipts.error_code), \
-     error_message = iif(b.said, b.error_message, receipts.error_message), \
-     error_retryable = iif(b.said, b.error_retryable, receipts.error_retryable), \
-     outcome = iif(b.said, b.outcome, receipts.outcome), \
-     outcome_ref = iif(b.said, b.outcome_ref, receipts.outcome_ref) \
-     FROM b WHERE receipts.bucket = b.bucket AND receipts.call_uid = b.call_uid";
+const WRITE: &str = "UPDATE receipts SET state = ?, fence = ?, unresolved = ?, max_attempts = ?, claim_token = ?, \
+     session_id = ?, claimed_ms = ?, first_claim_ms = ?, dispatch_no = ?, reconcile_no = ?, due_ms = ?, \
+     unknown_ms = ?, deadline_ms = ?, cancel_ms = ?, settled_ms = ?, settled_by = ?, settle_rev = ? \
+     WHERE bucket = ? AND call_uid = ?; ";
+
+/// With an outcome in place of the columns that only a claim changes.
+const WRITE_SAID: &str = "UPDATE receipts SET state = ?, unresolved = ?, due_ms = ?, unknown_ms = ?, deadline_ms = ?, \
+     max_attempts = ?, reconcile_no = ?, settled_ms = ?, settled_by = ?, settle_rev = ?, error_class = ?, \
+     error_code = ?, error_message = ?, error_retryable = ?, outcome = ?, outcome_ref = ? \
+     WHERE bucket = ? AND call_uid = ?; ";
 
 const LOG: &str = "WITH b(bucket, call_uid, fence, session_id, claim_token, event, detail, at_ms) AS (VALUES {rows}) \
      INSERT INTO attempts (bucket, call_uid, fence, n, session_id, claim_token, event, detail, at_ms) \
@@ -72,9 +71,32 @@ pub(super) struct Stored {
     pub(super) cancel_ms: Option<i64>,
     pub(super) settled_ms: Option<i64>,
     pub(super) created_ms: i64,
-    pub(super) idem_key: String,
     /// Set when the outcome is replaced.
     pub(super) said: Option<Said>,
+}
+
+/// The fields of [`LOAD`] in order; an empty one is NULL. None of them can contain the separator.
+struct Fields<'a>(std::str::Split<'a, char>);
+
+impl<'a> Fields<'a> {
+    fn text(&mut self) -> StoreResult<&'a str> {
+        self.0.next().ok_or_else(|| StoreError::Other("stored receipt has too few fields".into()))
+    }
+
+    fn number<T: FromStr<Err: Display>>(&mut self) -> StoreResult<T> {
+        rows::id(self.text()?)
+    }
+
+    fn optional<T: FromStr<Err: Display>>(&mut self) -> StoreResult<Option<T>> {
+        match self.text()? {
+            "" => Ok(None),
+            text => rows::id(text).map(Some),
+        }
+    }
+
+    fn flag(&mut self) -> StoreResult<bool> {
+        Ok(self.text()? == "1")
+    }
 }
 
 /// Stands for the session of a claim that was given back as unstarted; the column is empty then.
@@ -82,13 +104,21 @@ const NOBODY: &str = "-";
 
 impl Stored {
     fn read(row: &SqliteRow, now: i64) -> StoreResult<Self> {
-        let class = rows::code(EffectClass::from_code(row.try_get(2)?), "effect class")?;
-        let token: Option<ClaimToken> = rows::id_opt(row.try_get(12)?)?;
-        let session: Option<SessionId> = rows::id_opt(row.try_get(13)?)?;
-        let first_claim_ms: Option<i64> = row.try_get(15)?;
-        let key_ttl_ms: Option<u64> = row.try_get(6)?;
-        let (deadline_ms, cancel_ms): (Option<i64>, Option<i64>) = (row.try_get(20)?, row.try_get(21)?);
-        let settled_ms: Option<i64> = row.try_get(22)?;
+        let mut fields = Fields(row.try_get::<&str, _>(1)?.split('|'));
+        let (call, run) = (rows::id(fields.text()?)?, rows::id(fields.text()?)?);
+        let class = rows::code(EffectClass::from_code(fields.number()?), "effect class")?;
+        let (exclusive, query, rejections_stored) = (fields.flag()?, fields.flag()?, fields.flag()?);
+        let key_ttl_ms: Option<u64> = fields.optional()?;
+        let state = rows::code(ReceiptState::from_code(fields.number()?), "receipt state")?;
+        let (fence, unresolved, max_attempts) = (fields.number()?, fields.number()?, fields.number()?);
+        let token: Option<ClaimToken> = fields.optional()?;
+        let session: Option<SessionId> = fields.optional()?;
+        let (claimed_ms, first_claim_ms): (Option<i64>, Option<i64>) = (fields.optional()?, fields.optional()?);
+        let (dispatch_no, reconcile_no, due_ms) = (fields.number()?, fields.number()?, fields.number()?);
+        let (unknown_ms, deadline_ms): (Option<i64>, Option<i64>) = (fields.optional()?, fields.optional()?);
+        let (cancel_ms, settled_ms): (Option<i64>, Option<i64>) = (fields.optional()?, fields.optional()?);
+        let settled_by: Option<i16> = fields.optional()?;
+        let (settle_rev, created_ms) = (fields.number()?, fields.number()?);
         let released = token.is_some() && session.is_none();
         let claim = match (token, session) {
             (Some(token), Some(session)) => Some(Claim { token, session }),
@@ -97,38 +127,37 @@ impl Stored {
         };
         let pure = Receipt {
             class,
-            exclusive: row.try_get(3)?,
-            query: row.try_get(4)?,
-            rejections_stored: row.try_get(5)?,
-            max_attempts: row.try_get(11)?,
-            state: rows::code(ReceiptState::from_code(row.try_get(8)?), "receipt state")?,
+            exclusive,
+            query,
+            rejections_stored,
+            max_attempts,
+            state,
             settled: settled_ms.is_some(),
-            fence: row.try_get(9)?,
-            unresolved: row.try_get(10)?,
+            fence,
+            unresolved,
             claim,
             released,
             cancel_asked: cancel_ms.is_some(),
             deadline_passed: deadline_ms.is_some_and(|deadline| deadline <= now),
             window_open: class != EffectClass::Keyed || !key_window_closed(first_claim_ms, key_ttl_ms, now),
-            settle_rev: row.try_get(24)?,
-            settled_by: row.try_get::<Option<i16>, _>(23)?.and_then(SettledBy::from_code),
+            settle_rev,
+            settled_by: settled_by.and_then(SettledBy::from_code),
         };
         Ok(Self {
-            call: rows::id(row.try_get(0)?)?,
-            run: rows::id(row.try_get(1)?)?,
+            call,
+            run,
             pure,
-            request_hash: row.try_get(7)?,
-            claimed_ms: row.try_get(14)?,
+            request_hash: row.try_get(0)?,
+            claimed_ms,
             first_claim_ms,
-            dispatch_no: row.try_get(16)?,
-            reconcile_no: row.try_get(17)?,
-            due_ms: row.try_get(18)?,
-            unknown_ms: row.try_get(19)?,
+            dispatch_no,
+            reconcile_no,
+            due_ms,
+            unknown_ms,
             deadline_ms,
             cancel_ms,
             settled_ms,
-            created_ms: row.try_get(25)?,
-            idem_key: row.try_get(26)?,
+            created_ms,
             said: None,
         })
     }
@@ -184,13 +213,10 @@ pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: 
     }
     let big = changed.iter().filter_map(|r| Some((r.call.bucket(), &r.said.as_ref()?.output)));
     payloads::keep(connection, now, big).await?;
-    each(connection, WRITE, 26, changed, |bind, r| {
-        let said = r.said.as_ref();
-        let error = said.and_then(|said| said.error.as_ref());
+    let (said, silent): (Vec<&Stored>, Vec<&Stored>) = changed.iter().partition(|r| r.said.is_some());
+    one_by_one(connection, WRITE, &silent, |bind, r| {
         let pure = &r.pure;
-        bind.add(r.call.bucket())
-            .add(r.call.as_str())
-            .add(pure.state.code())
+        bind.add(pure.state.code())
             .add(pure.fence)
             .add(pure.unresolved)
             .add(pure.max_attempts)
@@ -207,13 +233,31 @@ pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: 
             .add(r.settled_ms)
             .add(pure.settled_by.map(SettledBy::code))
             .add(pure.settle_rev)
-            .add(said.is_some())
+            .add(r.call.bucket())
+            .add(r.call.as_str());
+    })
+    .await?;
+    one_by_one(connection, WRITE_SAID, &said, |bind, r| {
+        let (pure, said) = (&r.pure, r.said.as_ref());
+        let error = said.and_then(|said| said.error.as_ref());
+        bind.add(pure.state.code())
+            .add(pure.unresolved)
+            .add(r.due_ms)
+            .add(r.unknown_ms)
+            .add(r.deadline_ms)
+            .add(pure.max_attempts)
+            .add(r.reconcile_no)
+            .add(r.settled_ms)
+            .add(pure.settled_by.map(SettledBy::code))
+            .add(pure.settle_rev)
             .add(error.map(|e| rows::class_text(e.class)))
             .add(error.map(|e| e.code.as_str()))
             .add(error.map(|e| e.message.as_str()))
             .add(error.map(|e| e.retryable))
             .add(said.and_then(|said| said.output.inline.as_ref()).map(Json::as_bytes))
-            .add(said.and_then(|said| said.output.reference).map(|reference| reference.to_string()));
+            .add(said.and_then(|said| said.output.reference).map(|reference| reference.to_string()))
+            .add(r.call.bucket())
+            .add(r.call.as_str());
     })
     .await?;
     Ok(())

@@ -5,7 +5,12 @@ use std::collections::{HashMap, HashSet};
 use ditto_contracts::{CallUid, Json, ReceiptState, RunId, RunStatus, SessionId};
 use sqlx::{Row as _, SqliteConnection};
 
-use super::{batch::each, payloads, rules::Settlement, settle};
+use super::{
+    batch::{each, one_by_one},
+    payloads,
+    rules::Settlement,
+    settle,
+};
 use crate::store::{
     Advance, Advanced, NewReceipt, NewRun, Settle, Step, StoreError, StoreResult, Submitted,
     rows::{self, Kept},
@@ -339,14 +344,10 @@ const WRITTEN: &str = "WITH b(bucket, loop_id, version) AS (VALUES {rows}) \
 const REUSED: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT r.call_uid, r.request_hash \
      FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
 
-const ADVANCE: &str = "WITH b(bucket, loop_id, epoch, version, owner, status, wake_ms, signal_seen, bell_seen, ended_ms, \
-     output, output_ref, error_class, error_code, error_message, error_retryable) AS (VALUES {rows}) \
-     UPDATE loops SET version = b.version, owner_session = b.owner, status = b.status, wake_ms = b.wake_ms, \
-     signal_seen = coalesce(b.signal_seen, loops.signal_seen), bell_seen = b.bell_seen, ended_ms = b.ended_ms, \
-     output = b.output, output_ref = b.output_ref, error_class = b.error_class, error_code = b.error_code, \
-     error_message = b.error_message, error_retryable = b.error_retryable FROM b \
-     WHERE loops.bucket = b.bucket AND loops.loop_id = b.loop_id AND loops.epoch = b.epoch \
-     AND loops.version = b.version - 1";
+const ADVANCE: &str = "UPDATE loops SET version = ?, owner_session = ?, status = ?, wake_ms = ?, \
+     signal_seen = coalesce(?, signal_seen), bell_seen = ?, ended_ms = ?, output = ?, output_ref = ?, error_class = ?, \
+     error_code = ?, error_message = ?, error_retryable = ? \
+     WHERE bucket = ? AND loop_id = ? AND epoch = ? AND version = ?; ";
 
 /// T1 (and T3 of the settlements it rests on) for runs of this session.
 pub(super) async fn advance(
@@ -450,12 +451,9 @@ async fn update_loops(
     me: &SessionId,
     steps: &[&Prepared<'_>],
 ) -> StoreResult<()> {
-    each(connection, ADVANCE, 16, steps, |bind, s| {
+    one_by_one(connection, ADVANCE, steps, |bind, s| {
         let error = s.step.ending.as_ref().and_then(|ending| ending.error.as_ref());
-        bind.add(s.run.bucket())
-            .add(s.run.as_str())
-            .add(s.epoch)
-            .add(s.version)
+        bind.add(s.version)
             .add(s.owner(me))
             .add(s.step.status.code())
             .add(s.step.wake_ms)
@@ -467,7 +465,11 @@ async fn update_loops(
             .add(error.map(|e| rows::class_text(e.class)))
             .add(error.map(|e| e.code.as_str()))
             .add(error.map(|e| e.message.as_str()))
-            .add(error.map(|e| e.retryable));
+            .add(error.map(|e| e.retryable))
+            .add(s.run.bucket())
+            .add(s.run.as_str())
+            .add(s.epoch)
+            .add(s.version - 1);
     })
     .await?;
     Ok(())
