@@ -7,6 +7,7 @@ mod ack;
 mod bus;
 mod consumer;
 mod faults;
+mod ids;
 mod plain;
 mod pull;
 mod requests;

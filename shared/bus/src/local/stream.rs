@@ -1,8 +1,7 @@
 //! A work-queue stream in memory.
 
 use std::{
-    collections::{BTreeMap, HashMap, VecDeque},
-    hash::{BuildHasher, RandomState},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
@@ -15,14 +14,13 @@ use tokio::{
 
 use super::{
     consumer::{Consumer, Entries},
+    ids::Ids,
     timer::{Task, Timer},
 };
 use crate::{
     BusError, BusEvent, ConsumerSpec, Message, Published, StreamSpec, StreamState, sendable, subject, time::after,
 };
 
-/// Message ids remembered at most, however long the window is.
-const KNOWN_IDS: usize = 128 * 1024;
 /// Subjects whose consumer is remembered.
 const KNOWN_SUBJECTS: usize = 1024;
 /// What a file stream adds to each message.
@@ -468,33 +466,4 @@ fn filters_of(spec: &ConsumerSpec) -> Vec<&str> {
 
 fn missing_consumer(stream: &str, name: &str) -> BusError {
     BusError::Missing(format!("consumer {name} of stream {stream}"))
-}
-
-/// The message ids of the duplicate window, as digests.
-#[derive(Default)]
-struct Ids {
-    keys: (RandomState, RandomState),
-    sequences: HashMap<u128, u64>,
-    order: VecDeque<(Instant, u128)>,
-}
-
-impl Ids {
-    fn digest(&self, id: &str) -> u128 {
-        (u128::from(self.keys.0.hash_one(id)) << 64) | u128::from(self.keys.1.hash_one(id))
-    }
-
-    fn known(&mut self, id: u128, window: Duration, now: Instant) -> Option<u64> {
-        while let Some((at, oldest)) = self.order.front()
-            && (after(*at, window) <= now || self.order.len() > KNOWN_IDS)
-        {
-            self.sequences.remove(oldest);
-            self.order.pop_front();
-        }
-        self.sequences.get(&id).copied()
-    }
-
-    fn remember(&mut self, id: u128, sequence: u64, now: Instant) {
-        self.sequences.insert(id, sequence);
-        self.order.push_back((now, id));
-    }
 }
