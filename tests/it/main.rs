@@ -2,5 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
 
 mod chaos;
+mod clients;
+mod embedded_kill;
+mod long_loop;
 mod servers;
 mod takeover;

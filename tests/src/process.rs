@@ -52,6 +52,11 @@ impl Process {
         matches!(self.child.try_wait(), Ok(None))
     }
 
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.child.try_wait().ok().flatten()
+    }
+
     /// Kills it and starts it again.
     pub fn restart(&mut self, fault: Option<&str>) {
         self.kill9();
