@@ -6,8 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use ditto_contracts::Namespace;
 
 use crate::commands::{
-    completions::CompletionsArgs, coordinator::CoordinatorArgs, definitions::DefinitionsCommand, dev::DevArgs,
-    doctor::DoctorArgs, migrate::MigrateArgs, receipts::ReceiptsCommand, run::RunArgs, runs::RunsCommand,
+    bench::BenchArgs, completions::CompletionsArgs, coordinator::CoordinatorArgs, definitions::DefinitionsCommand,
+    dev::DevArgs, doctor::DoctorArgs, migrate::MigrateArgs, receipts::ReceiptsCommand, run::RunArgs, runs::RunsCommand,
     sessions::SessionsCommand, submit::SubmitArgs, tools::ToolsCommand, validate::ValidateArgs, worker::WorkerCommand,
 };
 
@@ -94,6 +94,8 @@ pub enum Command {
     Migrate(MigrateArgs),
     /// Check configuration, ledger, bus and workspace, and say what to do
     Doctor(DoctorArgs),
+    /// Measure speed, recovery and idle cost on this machine
+    Bench(Box<BenchArgs>),
     /// Print shell completions
     Completions(CompletionsArgs),
 }

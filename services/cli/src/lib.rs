@@ -4,6 +4,7 @@
 //! starts one of them from `ditto.yaml`. Each command is a file under [`commands`].
 
 pub mod args;
+mod bench;
 mod client;
 pub mod commands;
 mod context;

@@ -1,5 +1,6 @@
 //! The commands, one file each.
 
+pub mod bench;
 pub mod completions;
 pub mod coordinator;
 pub mod definitions;
@@ -40,6 +41,7 @@ pub async fn run(command: Command, context: &Context) -> Result<Exit, Failure> {
         Command::Worker(command) => worker::run(command, context).await,
         Command::Migrate(args) => migrate::run(args, context).await,
         Command::Doctor(args) => doctor::run(args, context).await,
+        Command::Bench(args) => bench::run(*args, context).await,
         Command::Completions(args) => completions::run(&args, context),
     }
 }
