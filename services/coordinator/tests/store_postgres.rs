@@ -237,7 +237,8 @@ mod days {
             let new = [first(&run, &[("a", n())])];
             assert_eq!(store.submit(&owner, &new).await.unwrap(), [Submitted::Created]);
             assert_eq!(ledger.advance(&owner, next(&run, 1, step(2))).await, Advanced::Done);
-            let table = text(&store, &format!("SELECT tableoid::regclass::text FROM receipts WHERE loop_id = '{run}'")).await;
+            let table =
+                text(&store, &format!("SELECT tableoid::regclass::text FROM receipts WHERE loop_id = '{run}'")).await;
             let named = format!("receipts_d{}", run.bucket());
             assert_eq!(table, if (-1..=2).contains(&day) { named } else { "receipts_default".into() });
         }
@@ -282,7 +283,9 @@ mod days {
             store.run_get(None, &over).await.unwrap().is_none().then_some(())
         })
         .await;
-        let tables = text(&store, "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relname LIKE '%\\_d%' ORDER BY 1").await;
+        let tables =
+            text(&store, "SELECT relname::text FROM pg_class WHERE relkind = 'r' AND relname LIKE '%\\_d%' ORDER BY 1")
+                .await;
         assert!(!tables.contains(&format!("_d{}", today - 5)), "{tables}");
         assert!(tables.contains(&format!("loops_d{}", today - 4)), "{tables}");
         for (run, there) in [(&over, false), (&going, true), (&stray, false)] {
@@ -364,7 +367,9 @@ mod plans {
         }
         let log = std::fs::read_to_string(log_file(&server)).unwrap();
         let mut seen = 0;
-        for entry in log.split("LOG:  duration:").filter(|entry| entry.contains("unnest(") && entry.contains("now_ms()")) {
+        for entry in
+            log.split("LOG:  duration:").filter(|entry| entry.contains("unnest(") && entry.contains("now_ms()"))
+        {
             let Some(plan) = entry.split_once("Query Text:").map(|(_, rest)| rest) else { continue };
             let hot = ["SET state = 2", "st AS (", "INSERT INTO submissions"];
             if !hot.iter().any(|mark| plan.contains(mark)) {
@@ -384,6 +389,31 @@ mod plans {
         assert!(seen >= 48, "{seen} plans of hot statements in the log");
     }
 
+    /// A claim, and an advance from running to running, change no indexed column: their rows stay in their pages.
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn claims_and_advances_touch_no_index() {
+        let (_database, store, ledger) = fresh().await;
+        let owner = ledger.coordinator().await;
+        let worker = ledger.worker().await;
+        let (run, calls) = ledger.run_with(&owner, &[("a", n())]).await;
+        let day = run.bucket();
+        let held = ledger.granted(&worker, &calls[0]).await;
+        assert_eq!(ledger.advance(&owner, next(&run, 1, step(2))).await, Advanced::Done);
+        for table in ["receipts", "loops"] {
+            let hot = format!(
+                "SELECT pg_stat_get_tuples_hot_updated(c) - pg_stat_get_tuples_updated(c)
+                   FROM (SELECT '{table}_d{day}'::regclass::oid AS c) x WHERE pg_stat_get_tuples_updated(c) > 0"
+            );
+            // Statistics arrive when their connection has been idle for a moment.
+            let difference = conformance::until(|| async {
+                sqlx::query_scalar::<_, i64>(AssertSqlSafe(hot.clone())).fetch_optional(store.pool()).await.unwrap()
+            })
+            .await;
+            assert_eq!(difference, 0, "{table}");
+        }
+        ledger.settle(said(&worker, &calls[0], &held, Verdict::Succeeded)).await;
+    }
+
     fn log_file(server: &Postgres) -> std::path::PathBuf {
         let mut files = std::fs::read_dir(server.dir()).unwrap().filter_map(|entry| Some(entry.ok()?.path()));
         files.find(|path| path.is_file() && path.to_string_lossy().contains("log")).unwrap()
@@ -394,10 +424,22 @@ mod plans {
         let (_database, store, _ledger) = fresh().await;
         let day = store.now_ms().await.unwrap() / 86_400_000;
         let table = [
-            ("SELECT call_uid FROM receipts WHERE settled_ms IS NULL AND due_ms <= 5 ORDER BY due_ms LIMIT 10", format!("receipts_d{day}_due_ms_idx")),
-            ("SELECT loop_id FROM loops WHERE owner_session = 'a' AND ended_ms IS NULL AND bell > bell_seen", format!("loops_d{day}_owner_session_idx1")),
-            ("SELECT loop_id FROM loops WHERE wake_ms <= 5 AND wake_ms IS NOT NULL AND ended_ms IS NULL", format!("loops_d{day}_wake_ms_idx")),
-            ("SELECT loop_id FROM loops WHERE status IN (1, 2, 4) AND owner_session IS NULL", format!("loops_d{day}_owner_session_idx")),
+            (
+                "SELECT call_uid FROM receipts WHERE settled_ms IS NULL AND due_ms <= 5 ORDER BY due_ms LIMIT 10",
+                format!("receipts_d{day}_due_ms_idx"),
+            ),
+            (
+                "SELECT loop_id FROM loops WHERE owner_session = 'a' AND ended_ms IS NULL AND bell > bell_seen",
+                format!("loops_d{day}_owner_session_idx1"),
+            ),
+            (
+                "SELECT loop_id FROM loops WHERE wake_ms <= 5 AND wake_ms IS NOT NULL AND ended_ms IS NULL",
+                format!("loops_d{day}_wake_ms_idx"),
+            ),
+            (
+                "SELECT loop_id FROM loops WHERE status IN (1, 2, 4) AND owner_session IS NULL",
+                format!("loops_d{day}_owner_session_idx"),
+            ),
         ];
         for (sql, index) in table {
             let plan = text(&store, &format!("EXPLAIN {sql}")).await;
@@ -419,7 +461,8 @@ mod guarantees {
             let key = SubmitKey::new(format!("key {round}")).unwrap();
             let mut tasks = tokio::task::JoinSet::new();
             for n in 0..8 {
-                let (store, owner, key) = (if n % 2 == 0 { store.clone() } else { other.clone() }, owner.clone(), key.clone());
+                let (store, owner, key) =
+                    (if n % 2 == 0 { store.clone() } else { other.clone() }, owner.clone(), key.clone());
                 tasks.spawn(async move {
                     let run = RunId::generate(now);
                     let new = NewRun { key: Some(key), ..first(&run, &[("a", n_policy())]) };

@@ -87,6 +87,7 @@ CREATE INDEX loops_namespace ON loops (namespace, loop_id);
 -- No column of these changes when a run advances from running to running, so that its row stays in its page.
 CREATE INDEX loops_active ON loops (owner_session) WHERE status IN (1, 2, 4);
 CREATE INDEX loops_bell ON loops (owner_session) WHERE ended_ms IS NULL AND bell > bell_seen;
+CREATE INDEX loops_open ON loops (status) WHERE status < 5;
 CREATE INDEX loops_wake ON loops (wake_ms) WHERE ended_ms IS NULL AND wake_ms IS NOT NULL;
 
 CREATE TABLE checkpoints (
@@ -108,6 +109,7 @@ CREATE TABLE receipts (
     call_uid          TEXT     NOT NULL COLLATE "C",
     loop_id           TEXT     NOT NULL COLLATE "C",
     decided_version   BIGINT   NOT NULL,
+    decided_at        INTEGER  NOT NULL,        -- ascending within its version
     kind              SMALLINT NOT NULL,        -- 1 tool 2 mcp 3 delivery 4 infer 5 memory 6 context
     call_id           TEXT     NOT NULL COLLATE "C",
     node              TEXT     NOT NULL,
@@ -158,7 +160,7 @@ CREATE TABLE receipts (
 -- The open set: outbox, lease table and reconcile queue at once. By `settled_ms`, not `state`: a claim changes no
 -- indexed column and stays in its page.
 CREATE INDEX receipts_open ON receipts (due_ms) WHERE settled_ms IS NULL;
-CREATE INDEX receipts_unknown ON receipts (call_uid) WHERE state = 5 AND settled_ms IS NOT NULL;
+CREATE INDEX receipts_unknown ON receipts (call_uid) WHERE unknown_ms IS NOT NULL;
 
 -- What did not change a receipt, or replaced an attempt of it.
 CREATE SEQUENCE attempts_n CACHE 32;

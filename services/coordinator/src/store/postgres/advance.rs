@@ -214,8 +214,7 @@ impl<'a> Batch<'a> {
             .bind(&self.run)
             .bind(&self.epoch)
             .bind(&self.version);
-        let query =
-            self.step.bind(query).bind(low).bind(high).bind(calls_low).bind(calls_high).bind(owner.as_str());
+        let query = self.step.bind(query).bind(low).bind(high).bind(calls_low).bind(calls_high).bind(owner.as_str());
         let found = query.fetch_all(executor).await?;
         found.iter().map(|row| row.try_get::<i32, _>(0).map(|at| at as usize)).collect()
     }
@@ -257,11 +256,7 @@ impl<'a> Batch<'a> {
 
 /// Tells repetitions, lost ownership, stale decisions and reused call ids apart. What is none of them is written here,
 /// with the runs locked: its settlements or some of its receipts were there before.
-async fn look_again(
-    pool: &PgPool,
-    owner: &SessionId,
-    mut open: Vec<Entry<'_>>,
-) -> StoreResult<Vec<(usize, Advanced)>> {
+async fn look_again(pool: &PgPool, owner: &SessionId, mut open: Vec<Entry<'_>>) -> StoreResult<Vec<(usize, Advanced)>> {
     let mut answers = Vec::with_capacity(open.len());
     let mut tx = begin(pool).await?;
     let settles: Vec<&Settle> = open.iter().flat_map(|entry| entry.settles).collect();
@@ -269,7 +264,8 @@ async fn look_again(
     let mut stale = HashSet::new();
     for entry in &open {
         // All of them are looked at, in step with the list they were given in.
-        let as_given = entry.settles.iter().zip(&mut known).filter(|(settle, a)| a.is_as_given(&entry.item.run, settle));
+        let as_given =
+            entry.settles.iter().zip(&mut known).filter(|(settle, a)| a.is_as_given(&entry.item.run, settle));
         if as_given.count() < entry.settles.len() {
             stale.insert(entry.at);
         }
@@ -293,8 +289,7 @@ async fn look_again(
     let rows = sqlx::query(WRITTEN).bind(&positions).bind(&buckets).bind(&runs).bind(&versions).bind(low).bind(high);
     let mut written = HashMap::new();
     for row in rows.fetch_all(&mut *tx).await? {
-        let by: (String, i64, Vec<u8>) =
-            (row.try_get("session_id")?, row.try_get("epoch")?, row.try_get("body_hash")?);
+        let by: (String, i64, Vec<u8>) = (row.try_get("session_id")?, row.try_get("epoch")?, row.try_get("body_hash")?);
         written.insert(row.try_get::<i32, _>("i")? as usize, by);
     }
     let receipts = || open.iter().flat_map(|entry| &entry.receipts);
@@ -318,9 +313,10 @@ async fn look_again(
         let mine = standing.get(&at).is_some_and(|(held_by, numbers, ended)| {
             held_by.as_deref() == Some(owner.as_str()) && *numbers == (item.epoch, item.version) && !ended
         });
-        let reused = entry.receipts.iter().find(|receipt| {
-            existing.get(receipt.call.as_str()).is_some_and(|hash| *hash != receipt.request_hash)
-        });
+        let reused = entry
+            .receipts
+            .iter()
+            .find(|receipt| existing.get(receipt.call.as_str()).is_some_and(|hash| *hash != receipt.request_hash));
         let answer = if repeated {
             Advanced::Done
         } else if !mine {

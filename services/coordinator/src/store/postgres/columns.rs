@@ -92,10 +92,10 @@ macro_rules! new_receipts {
         "n AS MATERIALIZED (SELECT * FROM unnest($1::int[], $2::int[], $3::text[], $4::text[], $5::int8[], $6::int2[],
               $7::text[], $8::text[], $9::text[], $10::text[], $11::text[], $12::bytea[], $13::int2[], $14::int[],
               $15::int8[], $16::int[], $17::int2[], $18::text[], $19::bytea[], $20::int[], $21::int8[], $22::int8[],
-              $23::text[], $24::bytea[], $25::text[])
+              $23::text[], $24::bytea[], $25::text[]) WITH ORDINALITY
             AS n(i, bucket, call_uid, loop_id, version, kind, call_id, node, source, pool, label, policy, class, flags,
                  key_ttl_ms, max_attempts, on_unknown, idem_key, hash, dispatch_no, due_after_ms, budget_ms, traceparent,
-                 request, request_ref))"
+                 request, request_ref, at))"
     };
 }
 pub(super) use new_receipts;
@@ -103,11 +103,11 @@ pub(super) use new_receipts;
 /// Writes the rows `n` of the items in `ok`.
 macro_rules! insert_receipts {
     () => {
-        "INSERT INTO receipts (bucket, call_uid, loop_id, decided_version, kind, call_id, node, source, pool, label,
+        "INSERT INTO receipts (bucket, call_uid, loop_id, decided_version, decided_at, kind, call_id, node, source, pool, label,
                 policy, effect_class, exclusive, unclaimed, has_query, rejections_stored, key_ttl_ms, max_attempts,
                 on_unknown, idem_key, request_hash, state, dispatch_no, due_ms, deadline_ms, created_ms, traceparent,
                 request, request_ref)
-         SELECT n.bucket, n.call_uid, n.loop_id, n.version, n.kind, n.call_id, n.node, n.source, n.pool, n.label,
+         SELECT n.bucket, n.call_uid, n.loop_id, n.version, n.at, n.kind, n.call_id, n.node, n.source, n.pool, n.label,
                 n.policy, n.class, n.flags & 1 <> 0, n.flags & 2 <> 0, n.flags & 4 <> 0, n.flags & 8 <> 0, n.key_ttl_ms,
                 n.max_attempts, n.on_unknown, n.idem_key, n.hash, 1, n.dispatch_no, t.now + n.due_after_ms,
                 t.now + n.budget_ms, t.now, n.traceparent, n.request, n.request_ref

@@ -8,9 +8,9 @@ mod advance;
 mod claim;
 mod columns;
 mod definitions;
+mod model;
 mod numbers;
 mod partitions;
-mod model;
 mod payloads;
 mod receipts;
 mod reconcile;
@@ -63,18 +63,27 @@ impl PostgresStore {
     pub async fn open(url: &str, options: &SqlOptions) -> StoreResult<Self> {
         let planned_once = if options.transaction_pooler { url.to_owned() } else { plan_once(url) };
         let db = ditto_sql::open(&planned_once, options).await.map_err(|error| {
-            if error.repeat() { StoreError::Unavailable(error.to_string()) } else { StoreError::Other(error.to_string()) }
+            if error.repeat() {
+                StoreError::Unavailable(error.to_string())
+            } else {
+                StoreError::Other(error.to_string())
+            }
         })?;
         let migrated = ditto_sql::migrate(&db, "coordinator", &MIGRATIONS, &SQLITE_NAMES).await;
         migrated.map_err(|error| {
-            if error.repeat() { StoreError::Unavailable(error.to_string()) } else { StoreError::Schema(error.to_string()) }
+            if error.repeat() {
+                StoreError::Unavailable(error.to_string())
+            } else {
+                StoreError::Schema(error.to_string())
+            }
         })?;
         let Db::Postgres(pool) = db else {
             return Err(StoreError::Other("not a Postgres address".into()));
         };
         let mark = mark(&pool).await;
-        let store =
-            Self { inner: Arc::new(Inner { pool, tasks: TaskTracker::new(), mark, prune: retention::Cursor::default() }) };
+        let store = Self {
+            inner: Arc::new(Inner { pool, tasks: TaskTracker::new(), mark, prune: retention::Cursor::default() }),
+        };
         store.run(|store| async move { partitions::create_ahead(&store.inner.pool).await.map(drop) }).await?;
         Ok(store)
     }

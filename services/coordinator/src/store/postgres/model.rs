@@ -3,8 +3,8 @@
 use std::collections::{BTreeSet, HashMap};
 
 use ditto_contracts::{
-    CallPolicy, CallUid, ClaimToken, ErrorClass, Json, JsonWriter, ReceiptState, RunId, SessionId, SettledBy, WireError,
-    codes,
+    CallPolicy, CallUid, ClaimToken, ErrorClass, Json, JsonWriter, ReceiptState, RunId, SessionId, SettledBy,
+    WireError, codes,
 };
 use ditto_graph::receipt::{Change, Claim, Due, Receipt, key_window_closed};
 use sqlx::{PgConnection, Row as _, postgres::PgRow};
@@ -61,8 +61,7 @@ impl Stored {
             (Some(token), Some(session)) => Some(Claim { token, session }),
             _ => None,
         };
-        receipt.released =
-            receipt.state == ReceiptState::Planned && receipt.unresolved == 0 && receipt.claim.is_some();
+        receipt.released = receipt.state == ReceiptState::Planned && receipt.unresolved == 0 && receipt.claim.is_some();
         receipt.cancel_asked = row.try_get::<Option<i64>, _>("cancel_ms")?.is_some();
         receipt.deadline_passed = deadline_ms.is_some_and(|deadline| deadline <= now_ms);
         receipt.window_open = !key_window_closed(row.try_get("first_claim_ms")?, policy.key_ttl_ms, now_ms);

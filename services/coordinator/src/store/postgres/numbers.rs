@@ -11,9 +11,10 @@ fn count(value: i64) -> u64 {
 
 /// Numbers, read one after the other from the sets of what is open.
 pub(super) async fn counts(pool: &PgPool) -> StoreResult<LedgerCounts> {
-    const RUNS: &str = "SELECT status, count(*) FROM loops WHERE ended_ms IS NULL AND status < 5 GROUP BY status ORDER BY status";
+    const RUNS: &str = "SELECT status, count(*) FROM loops WHERE status < 5 GROUP BY status ORDER BY status";
     const OPEN: &str = "SELECT state, count(*) FROM receipts WHERE settled_ms IS NULL GROUP BY state ORDER BY state";
-    const UNKNOWN: &str = "SELECT count(*) FROM receipts WHERE state = 5 AND settled_ms IS NOT NULL";
+    const UNKNOWN: &str =
+        "SELECT count(*) FROM receipts WHERE unknown_ms IS NOT NULL AND state = 5 AND settled_ms IS NOT NULL";
     const BACKLOG: &str = "
         SELECT r.node || coalesce('.' || r.pool, '') AS queue, count(*), min(r.created_ms), now_ms()
           FROM receipts r WHERE r.settled_ms IS NULL AND r.state = 1 GROUP BY 1 ORDER BY 1";

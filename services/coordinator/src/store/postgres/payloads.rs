@@ -24,7 +24,7 @@ const STORE: &str = "
 /// Stores the values of a batch and empties it.
 pub(super) async fn store(connection: &mut PgConnection, big: &mut Big) -> sqlx::Result<()> {
     let mut values = std::mem::take(&mut big.values);
-    values.sort_unstable_by(|a, b| (a.0, a.1).cmp(&(b.0, b.1)));
+    values.sort_unstable_by_key(|(bucket, digest, _)| (*bucket, *digest));
     // A few megabytes each: one statement must not become too large.
     for part in values.chunks(8) {
         sqlx::query(STORE)
@@ -38,7 +38,11 @@ pub(super) async fn store(connection: &mut PgConnection, big: &mut Big) -> sqlx:
 }
 
 /// A whole payload.
-pub(super) async fn get(executor: impl PgExecutor<'_>, bucket: Bucket, payload: &PayloadRef) -> StoreResult<Option<Bytes>> {
+pub(super) async fn get(
+    executor: impl PgExecutor<'_>,
+    bucket: Bucket,
+    payload: &PayloadRef,
+) -> StoreResult<Option<Bytes>> {
     const GET: &str = "SELECT body FROM payloads WHERE bucket = $1 AND digest = $2 AND size = $3";
     let found: Option<Vec<u8>> = sqlx::query_scalar(GET)
         .bind(bucket)

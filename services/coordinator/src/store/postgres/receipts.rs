@@ -18,7 +18,8 @@ use super::{
 
 /// One receipt.
 pub(super) async fn get(pool: &PgPool, call: &CallUid) -> StoreResult<Option<ReceiptRow>> {
-    const GET: &str = concat!("SELECT ", receipt_columns!(), " FROM receipts r WHERE r.bucket = $1 AND r.call_uid = $2");
+    const GET: &str =
+        concat!("SELECT ", receipt_columns!(), " FROM receipts r WHERE r.bucket = $1 AND r.call_uid = $2");
     let mut connection = pool.acquire().await?;
     let query = sqlx::query(GET).bind(call.bucket()).bind(call.as_str());
     let Some(row) = query.fetch_optional(&mut *connection).await? else { return Ok(None) };
@@ -35,9 +36,9 @@ pub(super) async fn list(pool: &PgPool, filter: &ReceiptFilter, limit: u32) -> S
            AND ($4::text IS NULL OR EXISTS (SELECT 1 FROM loops l WHERE l.bucket = r.bucket AND l.loop_id = r.loop_id
                                                AND l.namespace = $4))
            AND ($5::text IS NULL
-                OR (r.decided_version, r.call_uid) > (SELECT a.decided_version, a.call_uid FROM receipts a
+                OR (r.decided_version, r.decided_at) > (SELECT a.decided_version, a.decided_at FROM receipts a
                                                        WHERE a.bucket = $1 AND a.call_uid = $5))
-         ORDER BY r.decided_version, r.call_uid LIMIT $6"
+         ORDER BY r.decided_version, r.decided_at LIMIT $6"
     );
     const NEWEST: &str = concat!(
         "SELECT ",
@@ -49,16 +50,25 @@ pub(super) async fn list(pool: &PgPool, filter: &ReceiptFilter, limit: u32) -> S
                                                AND l.namespace = $4))
          ORDER BY r.call_uid DESC LIMIT $5"
     );
+    // There are few of these among many, and people ask for them most.
+    const UNKNOWN: &str = concat!(
+        "SELECT ",
+        receipt_columns!(),
+        " FROM receipts r
+         WHERE r.bucket <= $1 AND ($2::text IS NULL OR r.call_uid < $2) AND r.unknown_ms IS NOT NULL AND r.state = ANY($3)
+           AND ($4::text IS NULL OR EXISTS (SELECT 1 FROM loops l WHERE l.bucket = r.bucket AND l.loop_id = r.loop_id
+                                               AND l.namespace = $4))
+         ORDER BY r.call_uid DESC LIMIT $5"
+    );
     let states: Vec<i16> = filter.states.iter().map(|state| state.code()).collect();
     let namespace = filter.namespace.as_ref().map(|namespace| namespace.as_str());
     let after = filter.after.as_ref().map(|call| call.as_str());
     let query = match &filter.run {
-        Some(run) => {
-            sqlx::query(OF_RUN).bind(run.bucket()).bind(run.as_str()).bind(states).bind(namespace).bind(after)
-        }
+        Some(run) => sqlx::query(OF_RUN).bind(run.bucket()).bind(run.as_str()).bind(states).bind(namespace).bind(after),
         None => {
             let newest = filter.after.as_ref().map_or(i32::MAX, CallUid::bucket);
-            sqlx::query(NEWEST).bind(newest).bind(after).bind(states).bind(namespace)
+            let sql = if filter.states == [ReceiptState::Unknown] { UNKNOWN } else { NEWEST };
+            sqlx::query(sql).bind(newest).bind(after).bind(states).bind(namespace)
         }
     };
     let mut connection = pool.acquire().await?;
@@ -171,9 +181,7 @@ pub(super) async fn resolve(
             let said = Said { error: Some(error), ..Said::default() };
             (ReceiptEvent::Resolve { settle_rev, verdict: Verdict::Failed }, said)
         }
-        Resolution::AnotherAttempt => {
-            (ReceiptEvent::AuthoriseAttempt { settle_rev, session_over }, Said::default())
-        }
+        Resolution::AnotherAttempt => (ReceiptEvent::AuthoriseAttempt { settle_rev, session_over }, Said::default()),
     };
     let fence = receipt.fence;
     let Ok(change) = receipt.apply(&event) else {

@@ -62,7 +62,10 @@ pub(super) async fn reconcile(pool: &PgPool, answers: &[(CallUid, QueryAnswer)])
     log(&mut tx, &entries).await?;
     let owners = write(&mut tx, &updates).await?;
     tx.commit().await?;
-    Ok(at_update.into_iter().map(|at| at.and_then(|at| updates.get(at)).map(|update| update.changed(&owners))).collect())
+    Ok(at_update
+        .into_iter()
+        .map(|at| at.and_then(|at| updates.get(at)).map(|update| update.changed(&owners)))
+        .collect())
 }
 
 /// What an answer means for a receipt; `None`: nothing, it is asked again when it is due.

@@ -64,8 +64,7 @@ pub(super) async fn renew(pool: &PgPool, session: &SessionId, ttl_ms: u64) -> St
 
 /// Ends a session.
 pub(super) async fn close(pool: &PgPool, session: &SessionId) -> StoreResult<()> {
-    const CLOSE: &str =
-        "UPDATE sessions SET dead_ms = coalesce(dead_ms, (SELECT now_ms())), closed = true WHERE session_id = $1 AND NOT closed";
+    const CLOSE: &str = "UPDATE sessions SET dead_ms = coalesce(dead_ms, (SELECT now_ms())), closed = true WHERE session_id = $1 AND NOT closed";
     sqlx::query(CLOSE).bind(session.as_str()).execute(pool).await?;
     Ok(())
 }

@@ -137,9 +137,7 @@ pub(super) async fn again(connection: &mut PgConnection, settles: &[&Settle]) ->
             continue;
         };
         let event = match &settle.token {
-            Some(token) => {
-                ReceiptEvent::Answer { fence: settle.fence, token: token.clone(), verdict: settle.verdict }
-            }
+            Some(token) => ReceiptEvent::Answer { fence: settle.fence, token: token.clone(), verdict: settle.verdict },
             None => ReceiptEvent::UnclaimedAnswer {
                 hash_matches: settle.fence == 0 && stored.request_hash == settle.request_hash,
                 verdict: settle.verdict,

@@ -6,7 +6,10 @@ use ditto_contracts::{Json, RunStatus, SessionId};
 use sqlx::{PgPool, Row as _};
 
 use super::{
-    super::{NewReceipt, NewRun, StoreError, StoreResult, Step, Submitted, rows::{Kept, id, ms}},
+    super::{
+        NewReceipt, NewRun, Step, StoreError, StoreResult, Submitted,
+        rows::{Kept, id, ms},
+    },
     begin,
     columns::{Big, ErrorColumns, ReceiptColumns, clean, insert_receipts, json_bytes_opt, new_receipts},
     payloads, span,
@@ -98,7 +101,9 @@ impl<'a> StepColumns<'a> {
             (None, _) => RunStatus::Queued,
             (Some(step), Some(ending)) if step.status.is_ended() && ending.status == step.status => step.status,
             (Some(step), None) if !step.status.is_ended() => step.status,
-            (Some(_), _) => return Err(StoreError::BadItem("a step needs an ending exactly when its status is ended".into())),
+            (Some(_), _) => {
+                return Err(StoreError::BadItem("a step needs an ending exactly when its status is ended".into()));
+            }
         };
         let (output, output_ref) = big.place(bucket, Kept::of_opt(ending.and_then(|e| e.output.as_ref()))?);
         self.status.push(status.code());
@@ -147,17 +152,19 @@ pub(super) fn distinct(receipts: &[NewReceipt]) -> Result<Vec<&NewReceipt>, &New
 
 /// Creates runs.
 pub(super) async fn submit(pool: &PgPool, owner: &SessionId, items: &[NewRun]) -> StoreResult<Vec<Submitted>> {
+    // Of a run or a key that is given twice the first one counts; the others are answered from the ledger.
+    let (mut named, mut keyed) = (HashSet::with_capacity(items.len()), HashSet::new());
     let mut order: Vec<usize> = (0..items.len()).collect();
+    order.retain(|at| {
+        let item = &items[*at];
+        named.insert(&item.run) && item.key.as_ref().is_none_or(|key| keyed.insert((&item.namespace, key)))
+    });
     order.sort_unstable_by(|a, b| items[*a].run.cmp(&items[*b].run));
     let mut runs = RunColumns::default();
     let mut receipts = ReceiptColumns::default();
     let mut big = Big::default();
-    let mut named = HashSet::with_capacity(items.len());
     for at in order {
         let item = &items[at];
-        if !named.insert(&item.run) {
-            continue; // given twice: the second one is answered from the ledger
-        }
         let bucket = item.run.bucket();
         let (input, input_ref) = big.place(bucket, Kept::of(&item.input)?);
         runs.item.push(at as i32);

@@ -1,8 +1,9 @@
-//! Bounded passes over the open set. Rows somebody else is looking at are skipped; guards are checked under the lock.
+//! Bounded passes over the open set, in the order of its index. Rows somebody else is looking at are skipped; guards are
+//! checked under the lock.
 
 use std::time::Duration;
 
-use ditto_contracts::{EffectClass, ReceiptState, SettledBy, codes};
+use ditto_contracts::{EffectClass, ReceiptState, RunId, SettledBy, codes};
 use ditto_graph::receipt::{Change, Due, ReceiptEvent};
 use sqlx::{PgConnection, PgPool, Row as _};
 
@@ -132,7 +133,7 @@ pub(super) async fn lost_claims(pool: &PgPool, limit: u32) -> StoreResult<Vec<Ch
         " FROM receipts r
          WHERE r.settled_ms IS NULL AND r.state = 2
            AND NOT EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = r.session_id AND s.dead_ms IS NULL)
-         ORDER BY r.bucket, r.call_uid LIMIT $1 FOR UPDATE OF r SKIP LOCKED"
+         ORDER BY r.due_ms LIMIT $1 FOR UPDATE OF r SKIP LOCKED"
     );
     let mut tx = begin(pool).await?;
     let found = sqlx::query(LOST).bind(i64::from(limit)).fetch_all(&mut *tx).await?;
@@ -175,11 +176,12 @@ pub(super) async fn limits(pool: &PgPool, reconcile_window: Duration, limit: u32
                         OR NOT r.has_query AND (r.cancel_ms IS NOT NULL OR r.deadline_ms <= t.now OR r.fence >= r.max_attempts
                                                 OR key_window_closed(r.first_claim_ms, r.key_ttl_ms, t.now))
                ELSE false END
-         ORDER BY r.bucket, r.call_uid LIMIT $1 FOR UPDATE OF r SKIP LOCKED"
+         ORDER BY r.due_ms LIMIT $1 FOR UPDATE OF r SKIP LOCKED"
     );
     let window_ms = ms(u64::try_from(reconcile_window.as_millis()).unwrap_or(u64::MAX));
     let mut tx = begin(pool).await?;
-    let found = sqlx::query(OVER).bind(i64::from(limit)).bind(DISPATCHES_MAX).bind(window_ms).fetch_all(&mut *tx).await?;
+    let found =
+        sqlx::query(OVER).bind(i64::from(limit)).bind(DISPATCHES_MAX).bind(window_ms).fetch_all(&mut *tx).await?;
     let mut updates = Vec::with_capacity(found.len());
     for row in &found {
         let stored = Stored::read(row)?;
@@ -200,7 +202,9 @@ fn limit_event(stored: &Stored, window_ms: i64) -> Option<ReceiptEvent> {
         ReceiptState::Planned if receipt.cancel_asked => Some(ReceiptEvent::CancelAsked),
         ReceiptState::Planned if receipt.deadline_passed => Some(ReceiptEvent::DeadlinePassed),
         ReceiptState::Planned if used_up => Some(ReceiptEvent::AttemptsExhausted),
-        ReceiptState::Planned if receipt.class == EffectClass::ReadOnly && i64::from(stored.dispatch_no) >= DISPATCHES_MAX => {
+        ReceiptState::Planned
+            if receipt.class == EffectClass::ReadOnly && i64::from(stored.dispatch_no) >= DISPATCHES_MAX =>
+        {
             Some(ReceiptEvent::DispatchesExhausted)
         }
         ReceiptState::Planned if !receipt.window_open => Some(ReceiptEvent::WindowClosed),
@@ -234,7 +238,7 @@ pub(super) async fn unserved(pool: &PgPool, wait: Duration, limit: u32) -> Store
            AND NOT EXISTS (SELECT 1 FROM offers o JOIN sessions s ON s.session_id = o.session_id
                             WHERE o.node = r.node AND (o.source IS NULL OR r.source IS NULL OR o.source = r.source)
                               AND (s.dead_ms IS NULL OR s.dead_ms + $2 > t.now))
-         ORDER BY r.bucket, r.call_uid LIMIT $1 FOR UPDATE OF r SKIP LOCKED"
+         ORDER BY r.due_ms LIMIT $1 FOR UPDATE OF r SKIP LOCKED"
     );
     let wait_ms = ms(u64::try_from(wait.as_millis()).unwrap_or(u64::MAX));
     let mut tx = begin(pool).await?;
@@ -258,12 +262,31 @@ pub(super) async fn unserved(pool: &PgPool, wait: Duration, limit: u32) -> Store
     finish(tx, updates).await
 }
 
+/// Makes the planned receipts of these runs due now. One that waits for its first dispatch keeps its time.
+pub(super) async fn dispatch_runs(pool: &PgPool, runs: &[RunId]) -> StoreResult<u64> {
+    const DUE: &str = "
+        WITH planned AS MATERIALIZED (
+            SELECT r.bucket, r.call_uid FROM unnest($1::int[], $2::text[]) AS b(bucket, loop_id)
+              JOIN receipts r ON r.bucket BETWEEN $3 AND $4 AND r.bucket = b.bucket AND r.loop_id = b.loop_id
+             WHERE r.state = 1 AND r.settled_ms IS NULL AND r.dispatch_no > 0
+             ORDER BY r.bucket, r.call_uid FOR UPDATE OF r)
+        UPDATE receipts r SET due_ms = (SELECT now_ms()) FROM planned p
+         WHERE r.bucket BETWEEN $3 AND $4 AND r.bucket = p.bucket AND r.call_uid = p.call_uid
+           AND r.state = 1 AND r.settled_ms IS NULL";
+    let buckets: Vec<i32> = runs.iter().map(RunId::bucket).collect();
+    let ids: Vec<String> = runs.iter().map(ToString::to_string).collect();
+    let (low, high) = span(&buckets);
+    let done = sqlx::query(DUE).bind(&buckets).bind(&ids).bind(low).bind(high).execute(pool).await?;
+    Ok(done.rows_affected())
+}
+
 /// Makes every planned receipt due now, a page at a time, so that no row stays locked for long.
 pub(super) async fn dispatch_all(pool: &PgPool) -> StoreResult<u64> {
     const PAGE: &str = "
         WITH page AS MATERIALIZED (
             SELECT bucket, call_uid FROM receipts
-             WHERE settled_ms IS NULL AND state = 1 AND due_ms > $1 ORDER BY bucket, call_uid LIMIT 2000 FOR UPDATE)
+             WHERE settled_ms IS NULL AND state = 1 AND due_ms > $1 ORDER BY due_ms LIMIT 2000
+               FOR UPDATE SKIP LOCKED)
         UPDATE receipts r SET due_ms = $1 FROM page
          WHERE r.bucket BETWEEN $2 AND $3 AND r.bucket = page.bucket AND r.call_uid = page.call_uid
            AND r.state = 1 AND r.settled_ms IS NULL

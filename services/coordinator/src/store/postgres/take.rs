@@ -119,7 +119,8 @@ async fn load(pool: &PgPool, owner: &SessionId, runs: &[RunId]) -> StoreResult<V
         let run: RunId = rows::id(row.try_get("loop_id")?)?;
         named.push((run, checkpoint.as_ref().map(rows::checkpoint_calls).unwrap_or_default()));
     }
-    let all: Vec<CallUid> = named.iter().flat_map(|(_, calls)| calls.iter().cloned()).collect::<HashSet<_>>().into_iter().collect();
+    let all: Vec<CallUid> =
+        named.iter().flat_map(|(_, calls)| calls.iter().cloned()).collect::<HashSet<_>>().into_iter().collect();
     let mut stored = calls(&mut connection, &all).await?;
     for (row, (run, names)) in found.iter().zip(named) {
         let calls: HashMap<CallUid, StoredCall> =
