@@ -25,26 +25,6 @@ impl Bind {
     }
 }
 
-/// Runs `sql` once per item, all of a size as one text of several statements, each with its own parameters in order.
-///
-/// For updates by key: joining them to a list of values would build a temporary table each time.
-pub(super) async fn one_by_one<T: Sync>(
-    connection: &mut SqliteConnection,
-    sql: &'static str,
-    items: &[T],
-    bind: impl Fn(&mut Bind, &T) + Send + Sync,
-) -> sqlx::Result<()> {
-    let mut rest = items;
-    while !rest.is_empty() {
-        let size = SIZES.into_iter().find(|size| *size <= rest.len()).unwrap_or(1);
-        let (now, later) = rest.split_at(size);
-        rest = later;
-        let binding = bound(now, &bind)?;
-        sqlx::query_with(AssertSqlSafe(sql.repeat(size)), binding).execute(&mut *connection).await?;
-    }
-    Ok(())
-}
-
 fn bound<T>(items: &[T], bind: impl Fn(&mut Bind, &T)) -> sqlx::Result<SqliteArguments> {
     let mut binding = Bind::default();
     for item in items {

@@ -387,6 +387,13 @@ impl Store for SqliteStore {
         Ok(changed)
     }
 
+    async fn dispatch_runs(&self, runs: &[RunId]) -> StoreResult<u64> {
+        let (mut tx, now) = self.write().await?;
+        let count = sweepers::dispatch_runs(&mut tx, now, runs).await?;
+        tx.commit().await?;
+        Ok(count)
+    }
+
     async fn dispatch_all(&self) -> StoreResult<u64> {
         let (mut tx, now) = self.write().await?;
         let count = sweepers::dispatch_all(&mut tx, now).await?;

@@ -7,36 +7,43 @@ use std::{collections::HashMap, fmt::Display, str::FromStr};
 
 use ditto_contracts::{CallUid, ClaimToken, EffectClass, Json, ReceiptState, RunId, SessionId, SettledBy, WireError};
 use ditto_graph::receipt::{AttemptEvent, Claim, Receipt, key_window_closed};
-use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{Row as _, SqliteConnection};
 
-use super::{
-    batch::{each, one_by_one},
-    payloads,
-    runs::Bell,
-};
+use super::{batch::each, payloads, runs::Bell};
 use crate::store::{
     Changed, StoreError, StoreResult,
     rows::{self, Kept},
 };
 
-/// One text for all that is short: a column of its own costs more than reading it.
-const LOAD: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT r.request_hash, \
-     format('%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s', r.call_uid, r.loop_id, \
+/// One text for all rows: a value of its own costs more to hand over between threads than to read.
+const LOAD: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT group_concat(\
+     format('%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s|%s', r.call_uid, r.loop_id, \
      r.effect_class, r.exclusive, r.has_query, r.rejections_stored, r.key_ttl_ms, r.state, r.fence, r.unresolved, \
      r.max_attempts, r.claim_token, r.session_id, r.claimed_ms, r.first_claim_ms, r.dispatch_no, r.reconcile_no, \
-     r.due_ms, r.unknown_ms, r.deadline_ms, r.cancel_ms, r.settled_ms, r.settled_by, r.settle_rev, r.created_ms) \
+     r.due_ms, r.unknown_ms, r.deadline_ms, r.cancel_ms, r.settled_ms, r.settled_by, r.settle_rev, r.created_ms, \
+     hex(r.request_hash)), ';') \
      FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
 
-const WRITE: &str = "UPDATE receipts SET state = ?, fence = ?, unresolved = ?, max_attempts = ?, claim_token = ?, \
-     session_id = ?, claimed_ms = ?, first_claim_ms = ?, dispatch_no = ?, reconcile_no = ?, due_ms = ?, \
-     unknown_ms = ?, deadline_ms = ?, cancel_ms = ?, settled_ms = ?, settled_by = ?, settle_rev = ? \
-     WHERE bucket = ? AND call_uid = ?; ";
+const WRITE: &str = "WITH b(bucket, call_uid, state, fence, unresolved, max_attempts, claim_token, session_id, \
+     claimed_ms, first_claim_ms, dispatch_no, reconcile_no, due_ms, unknown_ms, deadline_ms, cancel_ms, settled_ms, \
+     settled_by, settle_rev) AS (VALUES {rows}) \
+     UPDATE receipts SET state = b.state, fence = b.fence, unresolved = b.unresolved, max_attempts = b.max_attempts, \
+     claim_token = b.claim_token, session_id = b.session_id, claimed_ms = b.claimed_ms, \
+     first_claim_ms = b.first_claim_ms, dispatch_no = b.dispatch_no, reconcile_no = b.reconcile_no, \
+     due_ms = b.due_ms, unknown_ms = b.unknown_ms, deadline_ms = b.deadline_ms, cancel_ms = b.cancel_ms, \
+     settled_ms = b.settled_ms, settled_by = b.settled_by, settle_rev = b.settle_rev \
+     FROM b WHERE receipts.bucket = b.bucket AND receipts.call_uid = b.call_uid";
 
 /// With an outcome in place of the columns that only a claim changes.
-const WRITE_SAID: &str = "UPDATE receipts SET state = ?, unresolved = ?, due_ms = ?, unknown_ms = ?, deadline_ms = ?, \
-     max_attempts = ?, reconcile_no = ?, settled_ms = ?, settled_by = ?, settle_rev = ?, error_class = ?, \
-     error_code = ?, error_message = ?, error_retryable = ?, outcome = ?, outcome_ref = ? \
-     WHERE bucket = ? AND call_uid = ?; ";
+const WRITE_SAID: &str = "WITH b(bucket, call_uid, state, unresolved, due_ms, unknown_ms, deadline_ms, max_attempts, \
+     reconcile_no, settled_ms, settled_by, settle_rev, error_class, error_code, error_message, error_retryable, \
+     outcome, outcome_ref) AS (VALUES {rows}) \
+     UPDATE receipts SET state = b.state, unresolved = b.unresolved, due_ms = b.due_ms, unknown_ms = b.unknown_ms, \
+     deadline_ms = b.deadline_ms, max_attempts = b.max_attempts, reconcile_no = b.reconcile_no, \
+     settled_ms = b.settled_ms, settled_by = b.settled_by, settle_rev = b.settle_rev, error_class = b.error_class, \
+     error_code = b.error_code, error_message = b.error_message, error_retryable = b.error_retryable, \
+     outcome = b.outcome, outcome_ref = b.outcome_ref \
+     FROM b WHERE receipts.bucket = b.bucket AND receipts.call_uid = b.call_uid";
 
 const LOG: &str = "WITH b(bucket, call_uid, fence, session_id, claim_token, event, detail, at_ms) AS (VALUES {rows}) \
      INSERT INTO attempts (bucket, call_uid, fence, n, session_id, claim_token, event, detail, at_ms) \
@@ -60,7 +67,7 @@ pub(super) struct Stored {
     pub(super) run: RunId,
     /// Changed by [`Receipt::apply`] only.
     pub(super) pure: Receipt,
-    pub(super) request_hash: Vec<u8>,
+    pub(super) request_hash: [u8; 32],
     pub(super) claimed_ms: Option<i64>,
     pub(super) first_claim_ms: Option<i64>,
     pub(super) dispatch_no: i64,
@@ -94,6 +101,11 @@ impl<'a> Fields<'a> {
         }
     }
 
+    fn hash(&mut self) -> StoreResult<[u8; 32]> {
+        let bytes = data_encoding::HEXUPPER.decode(self.text()?.as_bytes());
+        rows::hash(&bytes.map_err(|error| StoreError::Other(format!("stored hash: {error}")))?)
+    }
+
     fn flag(&mut self) -> StoreResult<bool> {
         Ok(self.text()? == "1")
     }
@@ -103,8 +115,8 @@ impl<'a> Fields<'a> {
 const NOBODY: &str = "-";
 
 impl Stored {
-    fn read(row: &SqliteRow, now: i64) -> StoreResult<Self> {
-        let mut fields = Fields(row.try_get::<&str, _>(1)?.split('|'));
+    fn read(text: &str, now: i64) -> StoreResult<Self> {
+        let mut fields = Fields(text.split('|'));
         let (call, run) = (rows::id(fields.text()?)?, rows::id(fields.text()?)?);
         let class = rows::code(EffectClass::from_code(fields.number()?), "effect class")?;
         let (exclusive, query, rejections_stored) = (fields.flag()?, fields.flag()?, fields.flag()?);
@@ -147,7 +159,7 @@ impl Stored {
             call,
             run,
             pure,
-            request_hash: row.try_get(0)?,
+            request_hash: fields.hash()?,
             claimed_ms,
             first_claim_ms,
             dispatch_no,
@@ -200,8 +212,11 @@ pub(super) async fn load(
     });
     let mut receipts = HashMap::with_capacity(calls.len());
     for row in found.await? {
-        let receipt = Stored::read(&row, now)?;
-        receipts.insert(receipt.call.clone(), receipt);
+        let Some(text) = row.try_get::<Option<&str>, _>(0)? else { continue };
+        for text in text.split(';') {
+            let receipt = Stored::read(text, now)?;
+            receipts.insert(receipt.call.clone(), receipt);
+        }
     }
     Ok(receipts)
 }
@@ -214,9 +229,11 @@ pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: 
     let big = changed.iter().filter_map(|r| Some((r.call.bucket(), &r.said.as_ref()?.output)));
     payloads::keep(connection, now, big).await?;
     let (said, silent): (Vec<&Stored>, Vec<&Stored>) = changed.iter().partition(|r| r.said.is_some());
-    one_by_one(connection, WRITE, &silent, |bind, r| {
+    each(connection, WRITE, 19, &silent, |bind, r| {
         let pure = &r.pure;
-        bind.add(pure.state.code())
+        bind.add(r.call.bucket())
+            .add(r.call.as_str())
+            .add(pure.state.code())
             .add(pure.fence)
             .add(pure.unresolved)
             .add(pure.max_attempts)
@@ -232,15 +249,15 @@ pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: 
             .add(r.cancel_ms)
             .add(r.settled_ms)
             .add(pure.settled_by.map(SettledBy::code))
-            .add(pure.settle_rev)
-            .add(r.call.bucket())
-            .add(r.call.as_str());
+            .add(pure.settle_rev);
     })
     .await?;
-    one_by_one(connection, WRITE_SAID, &said, |bind, r| {
+    each(connection, WRITE_SAID, 18, &said, |bind, r| {
         let (pure, said) = (&r.pure, r.said.as_ref());
         let error = said.and_then(|said| said.error.as_ref());
-        bind.add(pure.state.code())
+        bind.add(r.call.bucket())
+            .add(r.call.as_str())
+            .add(pure.state.code())
             .add(pure.unresolved)
             .add(r.due_ms)
             .add(r.unknown_ms)
@@ -255,9 +272,7 @@ pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: 
             .add(error.map(|e| e.message.as_str()))
             .add(error.map(|e| e.retryable))
             .add(said.and_then(|said| said.output.inline.as_ref()).map(Json::as_bytes))
-            .add(said.and_then(|said| said.output.reference).map(|reference| reference.to_string()))
-            .add(r.call.bucket())
-            .add(r.call.as_str());
+            .add(said.and_then(|said| said.output.reference).map(|reference| reference.to_string()));
     })
     .await?;
     Ok(())

@@ -5,12 +5,7 @@ use std::collections::{HashMap, HashSet};
 use ditto_contracts::{CallUid, Json, ReceiptState, RunId, RunStatus, SessionId};
 use sqlx::{Row as _, SqliteConnection};
 
-use super::{
-    batch::{each, one_by_one},
-    payloads,
-    rules::Settlement,
-    settle,
-};
+use super::{batch::each, payloads, rules::Settlement, settle};
 use crate::store::{
     Advance, Advanced, NewReceipt, NewRun, Settle, Step, StoreError, StoreResult, Submitted,
     rows::{self, Kept},
@@ -334,7 +329,8 @@ async fn insert_loops(
     Ok(())
 }
 
-const OWNED: &str = "WITH b(bucket, loop_id) AS (VALUES {rows}) SELECT l.loop_id, l.owner_session, l.epoch, l.version \
+const OWNED: &str = "WITH b(bucket, loop_id) AS (VALUES {rows}) \
+     SELECT group_concat(format('%s|%s|%s|%s', l.loop_id, l.owner_session, l.epoch, l.version), ';') \
      FROM b CROSS JOIN loops l ON l.bucket = b.bucket AND l.loop_id = b.loop_id";
 
 const WRITTEN: &str = "WITH b(bucket, loop_id, version) AS (VALUES {rows}) \
@@ -344,10 +340,35 @@ const WRITTEN: &str = "WITH b(bucket, loop_id, version) AS (VALUES {rows}) \
 const REUSED: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT r.call_uid, r.request_hash \
      FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
 
-const ADVANCE: &str = "UPDATE loops SET version = ?, owner_session = ?, status = ?, wake_ms = ?, \
-     signal_seen = coalesce(?, signal_seen), bell_seen = ?, ended_ms = ?, output = ?, output_ref = ?, error_class = ?, \
-     error_code = ?, error_message = ?, error_retryable = ? \
-     WHERE bucket = ? AND loop_id = ? AND epoch = ? AND version = ?; ";
+const ADVANCE: &str = "WITH b(bucket, loop_id, epoch, version, owner, status, wake_ms, signal_seen, bell_seen, ended_ms, \
+     output, output_ref, error_class, error_code, error_message, error_retryable) AS (VALUES {rows}) \
+     UPDATE loops SET version = b.version, owner_session = b.owner, status = b.status, wake_ms = b.wake_ms, \
+     signal_seen = coalesce(b.signal_seen, loops.signal_seen), bell_seen = b.bell_seen, ended_ms = b.ended_ms, \
+     output = b.output, output_ref = b.output_ref, error_class = b.error_class, error_code = b.error_code, \
+     error_message = b.error_message, error_retryable = b.error_retryable FROM b \
+     WHERE loops.bucket = b.bucket AND loops.loop_id = b.loop_id AND loops.epoch = b.epoch \
+     AND loops.version = b.version - 1";
+
+/// Owner (empty: none), epoch and version of each run that exists.
+async fn owned(
+    connection: &mut SqliteConnection,
+    items: &[Advance],
+) -> StoreResult<HashMap<RunId, (String, i64, i64)>> {
+    let found = each(connection, OWNED, 2, items, |bind, item| {
+        bind.add(item.run.bucket()).add(item.run.as_str());
+    });
+    let mut owned = HashMap::with_capacity(items.len());
+    for row in found.await? {
+        for text in row.try_get::<Option<&str>, _>(0)?.unwrap_or_default().split(';').filter(|text| !text.is_empty()) {
+            let fields: Vec<&str> = text.split('|').collect();
+            let [run, owner, epoch, version] = fields[..] else {
+                return Err(StoreError::Other("stored run has too few fields".into()));
+            };
+            owned.insert(rows::id(run)?, (owner.to_owned(), rows::id(epoch)?, rows::id(version)?));
+        }
+    }
+    Ok(owned)
+}
 
 /// T1 (and T3 of the settlements it rests on) for runs of this session.
 pub(super) async fn advance(
@@ -363,16 +384,10 @@ pub(super) async fn advance(
     let settles: Vec<&Settle> = items.iter().flat_map(|item| &item.settles).collect();
     let applied = settle::apply(connection, now, &settles).await?;
 
-    let mut owned: HashMap<RunId, (Option<String>, i64, i64)> = HashMap::with_capacity(items.len());
-    let found = each(connection, OWNED, 2, items, |bind, item| {
-        bind.add(item.run.bucket()).add(item.run.as_str());
-    });
-    for row in found.await? {
-        owned.insert(rows::id(row.try_get(0)?)?, (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
-    }
+    let owned = owned(connection, items).await?;
     let is_mine = |item: &Advance| {
         owned.get(&item.run).is_some_and(|(owner, epoch, version)| {
-            owner.as_deref() == Some(me.as_str()) && *epoch == item.epoch && *version == item.version
+            owner == me.as_str() && *epoch == item.epoch && *version == item.version
         })
     };
     // One version further: perhaps by an earlier try of this very commit.
@@ -451,9 +466,12 @@ async fn update_loops(
     me: &SessionId,
     steps: &[&Prepared<'_>],
 ) -> StoreResult<()> {
-    one_by_one(connection, ADVANCE, steps, |bind, s| {
+    each(connection, ADVANCE, 16, steps, |bind, s| {
         let error = s.step.ending.as_ref().and_then(|ending| ending.error.as_ref());
-        bind.add(s.version)
+        bind.add(s.run.bucket())
+            .add(s.run.as_str())
+            .add(s.epoch)
+            .add(s.version)
             .add(s.owner(me))
             .add(s.step.status.code())
             .add(s.step.wake_ms)
@@ -465,11 +483,7 @@ async fn update_loops(
             .add(error.map(|e| rows::class_text(e.class)))
             .add(error.map(|e| e.code.as_str()))
             .add(error.map(|e| e.message.as_str()))
-            .add(error.map(|e| e.retryable))
-            .add(s.run.bucket())
-            .add(s.run.as_str())
-            .add(s.epoch)
-            .add(s.version - 1);
+            .add(error.map(|e| e.retryable));
     })
     .await?;
     Ok(())

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ditto_contracts::{CallUid, ReceiptState};
+use ditto_contracts::{CallUid, ReceiptState, RunId};
 use ditto_graph::receipt::ReceiptEvent;
 use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 
@@ -220,7 +220,25 @@ pub(super) async fn reconcile(connection: &mut SqliteConnection, now: i64, limit
     .await
 }
 
-/// Makes every planned receipt due now.
+/// Makes the planned receipts of these runs due now. One that was delayed and never published keeps its time.
+pub(super) async fn dispatch_runs(connection: &mut SqliteConnection, now: i64, runs: &[RunId]) -> StoreResult<u64> {
+    let mut count = 0;
+    for run in runs {
+        let done = sqlx::query(
+            "UPDATE receipts SET due_ms = ?1
+              WHERE bucket = ?2 AND loop_id = ?3 AND settled_ms IS NULL AND state = 1 AND dispatch_no > 0",
+        )
+        .bind(now)
+        .bind(run.bucket())
+        .bind(run.as_str())
+        .execute(&mut *connection)
+        .await?;
+        count += done.rows_affected();
+    }
+    Ok(count)
+}
+
+/// Makes the planned receipts of these runs due now. One that waits for its first dispatch keeps its time.
 pub(super) async fn dispatch_all(connection: &mut SqliteConnection, now: i64) -> StoreResult<u64> {
     let done = sqlx::query("UPDATE receipts SET due_ms = ?1 WHERE settled_ms IS NULL AND state = 1")
         .bind(now)
