@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use ditto_bus::{BusError, Delivery, Pull};
+use ditto_bus::{BusError, Delivery};
 use ditto_contracts::wire::subjects::JOBS_STREAM;
 use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore},
@@ -89,7 +89,7 @@ async fn pull(
             return Ok(());
         }
     }
-    give_back(pull.as_mut()).await;
+    // A pull that is dropped gives back what it holds.
     Ok(())
 }
 
@@ -105,13 +105,6 @@ async fn start(
         }
         // More than was asked for: not ours to hold.
         None => nak(&delivery, Duration::ZERO).await,
-    }
-}
-
-/// Returns what arrived and was not begun.
-async fn give_back(pull: &mut dyn Pull) {
-    while let Some(delivery) = pull.try_next() {
-        nak(&delivery, Duration::ZERO).await;
     }
 }
 

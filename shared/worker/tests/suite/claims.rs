@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use ditto_bus::{Bus as _, Message};
+use ditto_bus::Message;
 use ditto_contracts::{
     CallPolicy, EffectClass, Verdict, codes,
     wire::{
