@@ -117,8 +117,12 @@ impl Kept {
     }
 }
 
-/// The calls a checkpoint names in `open` and `kept`; both may be absent.
+/// The calls a checkpoint names: as a run machine wrote it, or plain lists in `open` and `kept`, which may be absent.
 pub(crate) fn checkpoint_calls(checkpoint: &Json) -> Vec<CallUid> {
+    // The run machine shortens the ids by what they share.
+    if let Ok(references) = ditto_graph::RunMachine::references(checkpoint) {
+        return references.open.into_iter().chain(references.kept).collect();
+    }
     let mut calls = Vec::new();
     for name in ["open", "kept"] {
         let Some(list) = checkpoint.field(name) else { continue };
