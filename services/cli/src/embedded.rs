@@ -80,13 +80,20 @@ impl Embedded {
         let mut tasks = JoinSet::new();
         let stop = stop_coordinator.clone();
         tasks.spawn(async move { Ended::Coordinator(coordinator.run(stop).await) });
+        // Only now is there somebody whom the worker could ask for a session.
+        let early = tokio::select! {
+            _ = handle.ready() => None,
+            ended = tasks.join_next() => Some(failure_of(ended)),
+        };
+        if let Some(failure) = early {
+            store.close().await;
+            return Err(failure);
+        }
         let worker = worker(interaction, format!("{instance}#interaction"), bus.clone(), stop_worker.clone());
         tasks.spawn(async move { Ended::Worker(worker.await) });
-
         let mut embedded = Self { handle, bus, store, tasks, stop_worker, stop_coordinator, data_dir };
         let serves = async {
             let mut changes = embedded.handle.catalogue().subscribe();
-            embedded.handle.ready().await;
             while embedded.handle.catalogue().all().is_empty() {
                 if changes.changed().await.is_err() {
                     break;

@@ -16,7 +16,7 @@ pub(crate) fn json(option: &str, text: &str) -> Result<Json, Failure> {
         read_limited(option, "stdin", std::io::stdin().lock(), limits::VALUE_BYTES_MAX as u64)?
     } else if let Some(path) = text.strip_prefix('@') {
         let file = std::fs::File::open(path)
-            .map_err(|error| Failure::usage(format!("{option}: cannot read {path}: {}", error.kind())))?;
+            .map_err(|error| Failure::usage(format!("{option}: cannot read {path}: {}", reason(&error))))?;
         read_limited(option, path, file, limits::VALUE_BYTES_MAX as u64)?
     } else {
         text.as_bytes().to_vec()
@@ -39,7 +39,7 @@ fn read_limited(option: &str, name: &str, reader: impl std::io::Read, most: u64)
     reader
         .take(most + 1)
         .read_to_end(&mut bytes)
-        .map_err(|error| Failure::usage(format!("{option}: cannot read {name}: {}", error.kind())))?;
+        .map_err(|error| Failure::usage(format!("{option}: cannot read {name}: {}", reason(&error))))?;
     if bytes.len() as u64 > most {
         return Err(Failure::usage(format!("{option}: {name} has more than {most} bytes")));
     }
@@ -92,8 +92,24 @@ pub(crate) fn definition_text(path: &Path) -> Result<String, Failure> {
         return text(read_limited("FILE", "stdin", std::io::stdin().lock(), DEFINITION_BYTES_MAX)?, "stdin");
     }
     let file = std::fs::File::open(path)
-        .map_err(|error| Failure::usage(format!("FILE: cannot read {shown}: {}", error.kind())))?;
+        .map_err(|error| Failure::usage(format!("FILE: cannot read {shown}: {}", reason(&error))))?;
     text(read_limited("FILE", &shown, file, DEFINITION_BYTES_MAX)?, &shown)
+}
+
+/// What a system says about a file, in plain words.
+pub(crate) fn reason(error: &std::io::Error) -> String {
+    match error.kind() {
+        std::io::ErrorKind::NotFound => "there is no such file".into(),
+        kind => kind.to_string(),
+    }
+}
+
+/// The problems of an input, each of which names its field.
+pub(crate) fn wrong_input(problems: &[String]) -> Failure {
+    match problems {
+        [one] => Failure::usage(one.as_str()),
+        many => Failure::usage(format!("the input has {} problems\n  {}", many.len(), many.join("\n  "))),
+    }
 }
 
 fn text(bytes: Vec<u8>, name: &str) -> Result<String, Failure> {

@@ -105,11 +105,11 @@ pub(crate) fn receipts(paint: Paint, receipts: &[ReceiptView], none: &str) -> St
     table(paint, &["CALL", "TASK", "NODE", "CLASS", "STATE", "ATTEMPTS", "TOOK", "ERROR"], &rows, none)
 }
 
-/// The end of a run on stderr: its status, why, and what to do next.
-pub(crate) fn ending(paint: Paint, run: &RunView) -> String {
+/// The end of a run on stderr: its status, what was done, why, and what to do next.
+pub(crate) fn ending(paint: Paint, run: &RunView, summary: &str) -> String {
     let status = run.status.as_str();
     let took = run.ended_ms.map_or_else(String::new, |ended| format!(" after {}", span(ended - run.created_ms)));
-    let mut out = format!("{}{took}", paint.paint(status_tone(status), status));
+    let mut out = format!("{}{took}: {summary}", paint.paint(status_tone(status), status));
     if let Some(error) = &run.error {
         out.push_str(&format!("\n{} {}: {}", paint.paint(Tone::Bad, "error:"), error.code, lines(&error.message)));
     }

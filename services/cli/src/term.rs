@@ -113,9 +113,13 @@ pub(crate) fn table(paint: Paint, headings: &[&str], rows: &[Vec<Cell>], none: &
             if column > 0 {
                 pending += 2;
             }
-            out.push_str(&" ".repeat(pending));
-            pending = widths.get(column).copied().unwrap_or(0).saturating_sub(text.chars().count());
-            out.push_str(&paint.paint(tone, &text));
+            // Spaces are written only before something: nothing trails.
+            if !text.is_empty() {
+                out.push_str(&" ".repeat(pending));
+                out.push_str(&paint.paint(tone, &text));
+                pending = 0;
+            }
+            pending += widths.get(column).copied().unwrap_or(0).saturating_sub(text.chars().count());
         }
         out.push('\n');
     };
@@ -182,9 +186,9 @@ mod tests {
 
     #[test]
     fn columns_are_aligned_and_nothing_trails() {
-        let rows = [vec![Cell::new("a"), Cell::status("failed")], vec![Cell::new("long\u{1b}[31m"), Cell::new("b")]];
+        let rows = [vec![Cell::new("a"), Cell::status("failed")], vec![Cell::new("long\u{1b}[31m"), Cell::new("")]];
         let text = table(OFF, &["NAME", "STATUS"], &rows, "none");
-        assert_eq!(text, "NAME       STATUS\na          failed\nlong\u{fffd}[31m  b\n");
+        assert_eq!(text, "NAME       STATUS\na          failed\nlong\u{fffd}[31m\n");
         assert_eq!(table(OFF, &["NAME"], &[], "no runs"), "no runs\n");
     }
 

@@ -90,7 +90,7 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<Exit, Failur
         (None, Some(file)) => {
             let definition = input::definition(file)?;
             let input = input::with_members(&input::json("--input", &args.input)?, &args.set)?;
-            definition.plan.check_input(&input).map_err(|problems| wrong_input(&problems))?;
+            definition.plan.check_input(&input).map_err(|problems| input::wrong_input(&problems))?;
             Work::Start(Box::new(definition), input)
         }
         (None, None) => return Err(Failure::usage("FILE: expected a definition, or --resume RUN")),
@@ -118,14 +118,6 @@ pub(super) async fn run(args: RunArgs, context: &Context) -> Result<Exit, Failur
 enum Work {
     Start(Box<Definition>, Json),
     Resume(RunId),
-}
-
-fn wrong_input(problems: &[String]) -> Failure {
-    let message = match problems {
-        [one] => format!("input: {one}"),
-        many => format!("input: {} problems\n  {}", many.len(), many.join("\n  ")),
-    };
-    Failure::usage(message)
 }
 
 async fn drive(

@@ -188,8 +188,9 @@ async fn signal(args: RunsSignalArgs, context: &Context) -> Result<Exit, Failure
 async fn events(args: RunsEventsArgs, context: &Context) -> Result<Exit, Failure> {
     let client = Client::new(&args.server)?;
     if !context.json {
-        let run = follow(&client, args.run.as_str(), args.after, &mut Progress::new(context.err, false)).await?;
-        context.note(&show::ending(context.err, &run));
+        let mut progress = Progress::new(context.err, false);
+        let run = follow(&client, args.run.as_str(), args.after, &mut progress).await?;
+        context.note(&show::ending(context.err, &run, &progress.summary()));
         return Ok(Exit::Completed);
     }
     let mut events = std::pin::pin!(client.events(args.run.as_str(), args.after).await?);
@@ -213,7 +214,7 @@ pub(super) async fn follow_to_end(client: &Client, run: &str, context: &Context)
         context.print_json(&view)?;
         return Ok(exit);
     }
-    context.note(&format!("{}: {}", show::ending(context.err, &view), progress.summary()));
+    context.note(&show::ending(context.err, &view, &progress.summary()));
     if let Some(output) = &view.output {
         context.print(output.as_str())?;
     }

@@ -84,10 +84,7 @@ pub(super) async fn run(args: SubmitArgs, context: &Context) -> Result<Exit, Fai
     let input = input::with_members(&input::json("--input", &args.input)?, &args.set)?;
     let (name, revision) = if is_file(&args.what, args.kind) {
         let definition = input::definition(Path::new(&args.what))?;
-        definition
-            .plan
-            .check_input(&input)
-            .map_err(|problems| Failure::usage(format!("input: {}", problems.join("\n  "))))?;
+        definition.plan.check_input(&input).map_err(|problems| input::wrong_input(&problems))?;
         definitions::put(&client, definition.source).await?;
         (definition.name, Some(definition.revision))
     } else {
