@@ -193,7 +193,7 @@ impl Coordinator {
         parts.spawn(handle.intake.clone().serve_inbox(stop.clone()));
         parts.spawn(doorbells(core.clone(), handle.driver.clone(), stop.clone()));
         parts.spawn(catalogue_watch(core.clone(), handle.driver.clone(), stop.clone()));
-        let sweepers = Sweepers { core: core.clone(), driver: handle.driver.clone(), dispatcher: dispatcher.clone(), shards };
+        let sweepers = Sweepers { core: core.clone(), driver: handle.driver.clone(), dispatcher: dispatcher.clone(), shards, adopted_elsewhere: Default::default() };
         parts.spawn(sweepers.run(stop.clone()));
         let driver = tokio::spawn(driver.run(driver_rx));
         let _ = ready.send(true); // nobody may be waiting

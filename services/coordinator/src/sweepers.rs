@@ -7,7 +7,7 @@ use ditto_bus::BusEvent;
 use ditto_contracts::{RunId, SessionId, wire::subjects};
 use rand::RngExt as _;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, warn};
+use tracing::{debug, error, info, trace, warn};
 
 use crate::{
     core::Core,
@@ -19,6 +19,8 @@ use crate::{
 
 /// Rows of one pass.
 const PAGE: u32 = 500;
+/// Owned runs compared with memory in one pass.
+const OWNED_MAX: u32 = 100_000;
 /// Runs taken over in one pass.
 const TAKE_MAX: u32 = 256;
 
@@ -29,6 +31,8 @@ pub(crate) struct Sweepers {
     pub(crate) dispatcher: Dispatcher,
     /// Result shards this process takes: its own first, then those of dead coordinators.
     pub(crate) shards: Vec<String>,
+    /// Shards that another live coordinator takes.
+    pub(crate) adopted_elsewhere: HashSet<String>,
 }
 
 impl Sweepers {
@@ -133,6 +137,9 @@ impl Sweepers {
             if !due.mine.is_empty() || !due.taken.is_empty() {
                 if !due.taken.is_empty() {
                     info!(taken = due.taken.len(), "runs without a live owner taken over");
+                    // What their last owner planned it may not have published.
+                    let runs: Vec<RunId> = due.taken.iter().map(|run| run.run.clone()).collect();
+                    core.store.dispatch_runs(&runs).await?;
                 }
                 let _ = self.driver.send(Msg::Due(due)); // the driver ends after the sweepers
             }
@@ -160,7 +167,11 @@ impl Sweepers {
         let wait = Duration::from_millis(core.config.worker_wait_ms);
         while self.changed(core.store.sweep_unserved(wait, PAGE).await?).await {}
         if round.is_multiple_of(5) {
-            self.adopt_shards().await?;
+            self.adopt_shards(!dead.is_empty() || round.is_multiple_of(50)).await?;
+        }
+        if round.is_multiple_of(20) {
+            let owned = core.store.runs_owned(&core.session, OWNED_MAX).await?;
+            let _ = self.driver.send(Msg::Owned(owned)); // the driver ends after the sweepers
         }
         if round.is_multiple_of(300) {
             let retention = Duration::from_millis(core.config.retention_ms);
@@ -188,13 +199,17 @@ impl Sweepers {
     }
 
     /// Takes over the result shards of dead coordinators, so that results on their way there are not left lying.
-    async fn adopt_shards(&mut self) -> Result<(), StoreError> {
+    async fn adopt_shards(&mut self, again: bool) -> Result<(), StoreError> {
+        if again {
+            // Whoever had adopted them may have died since.
+            self.adopted_elsewhere.clear();
+        }
         for session in self.core.store.sessions_list(1_000).await? {
             if session.role != SessionRole::Coordinator || session.dead_ms.is_none() {
                 continue;
             }
             let shard = subjects::results(&session.session);
-            if self.shards.contains(&shard) {
+            if self.shards.contains(&shard) || self.adopted_elsewhere.contains(&shard) {
                 continue;
             }
             let name = format!("results_{}", session.session);
@@ -203,14 +218,17 @@ impl Sweepers {
                 continue;
             }
             let mut shards = self.shards.clone();
-            shards.push(shard);
+            shards.push(shard.clone());
             // Refused when another live coordinator adopted it first.
             match self.core.bus.ensure_consumer(&results::consumer(&self.core, &shards)).await {
                 Ok(()) => {
                     info!(session = %session.session, "results of a dead coordinator adopted");
                     self.shards = shards;
                 }
-                Err(error) => debug!(session = %session.session, %error, "results of a dead coordinator are not adopted here"),
+                Err(error) => {
+                    trace!(session = %session.session, %error, "results of a dead coordinator are not adopted here");
+                    self.adopted_elsewhere.insert(shard);
+                }
             }
         }
         Ok(())

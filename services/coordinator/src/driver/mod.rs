@@ -33,7 +33,7 @@ use crate::{
     core::{Core, RunChanged},
     dispatcher::Dispatcher,
     lanes::Lanes,
-    store::{Advance, Advanced, DueRuns, LoadedRun, NewReceipt, RunNews, Settle, StoreResult},
+    store::{Advance, Advanced, DueRuns, LoadedRun, NewReceipt, RunNews, Settle, StoreError, StoreResult},
 };
 use live::{Hold, Pending};
 
@@ -59,6 +59,8 @@ pub(crate) enum Msg {
     Committed(Vec<(Advance, AdvanceContext, StoreResult<Advanced>)>),
     /// What a pass over the runs found.
     Due(DueRuns),
+    /// Every run this session owns, as the ledger says.
+    Owned(Vec<RunId>),
     /// Somebody rang these runs' bells.
     Wake(Vec<RunId>),
     /// News of an owned run.
@@ -85,6 +87,8 @@ pub(crate) struct Driver {
     dispatcher: Dispatcher,
     tasks: JoinSet<()>,
     confirms: HashMap<SessionId, Vec<CallUid>>,
+    /// Owned runs that were not in memory at the last look.
+    missing: HashSet<RunId>,
     draining: bool,
 }
 
@@ -110,6 +114,7 @@ impl Driver {
             dispatcher,
             tasks: JoinSet::new(),
             confirms: HashMap::new(),
+            missing: HashSet::new(),
             draining: false,
         }
     }
@@ -178,6 +183,7 @@ impl Driver {
                     self.restore(loaded);
                 }
             }
+            Msg::Owned(runs) => self.compare(runs),
             Msg::Wake(runs) => {
                 for run in runs {
                     if self.live.contains_key(&run) {
@@ -423,6 +429,14 @@ impl Driver {
     }
 
     async fn committed(&mut self, advance: Advance, context: AdvanceContext, answer: StoreResult<Advanced>) {
+        if self.live.get(&advance.run).is_none_or(|live| live.epoch != advance.epoch) {
+            // Taken up anew meanwhile: what this commit did, the new life has read or will be told.
+            match answer {
+                Ok(Advanced::Done) => self.answer(context.answered).await,
+                _ => self.settle_apart(advance.settles.into_iter().zip(context.answered)).await,
+            }
+            return;
+        }
         match answer {
             Ok(Advanced::Done) => self.advanced(advance, context).await,
             Ok(Advanced::Lost) => {
@@ -474,16 +488,7 @@ impl Driver {
 
     async fn advanced(&mut self, advance: Advance, context: AdvanceContext) {
         let Advance { run, step, .. } = advance;
-        for answered in context.answered {
-            if let Some((session, call)) = answered.confirm {
-                self.confirms.entry(session).or_default().push(call);
-            }
-            if let Some(ack) = answered.ack
-                && let Err(error) = ack.ack().await
-            {
-                debug!(%error, "ack of a settled result was not sent; it comes again and is known");
-            }
-        }
+        self.answer(context.answered).await;
         for receipt in step.receipts {
             self.dispatch(&run, receipt);
         }
@@ -521,6 +526,31 @@ impl Driver {
         }
     }
 
+    /// Acknowledges and confirms results that are in the ledger.
+    async fn answer(&mut self, answered: Vec<Answered>) {
+        for answered in answered {
+            if let Some((session, call)) = answered.confirm {
+                self.confirms.entry(session).or_default().push(call);
+            }
+            if let Some(ack) = answered.ack
+                && let Err(error) = ack.ack().await
+            {
+                debug!(%error, "ack of a settled result was not sent; it comes again and is known");
+            }
+        }
+    }
+
+    /// Takes up runs that this session owns and nobody drives: missing at two looks in a row, so that a run on its way
+    /// into memory is left alone.
+    fn compare(&mut self, owned: Vec<RunId>) {
+        let missing: HashSet<RunId> = owned.into_iter().filter(|run| !self.live.contains_key(run)).collect();
+        for run in missing.intersection(&self.missing).cloned().collect::<Vec<_>>() {
+            warn!(%run, "owned run is not in memory, taking it up again");
+            self.retake(run);
+        }
+        self.missing = missing;
+    }
+
     fn dispatch(&mut self, run: &RunId, receipt: NewReceipt) {
         if receipt.delay_ms == 0 {
             self.dispatcher.planned(run, receipt);
@@ -545,7 +575,11 @@ impl Driver {
         self.tasks.spawn(async move {
             let taken = async {
                 store.runs_yield(&session, std::slice::from_ref(&run)).await?;
-                store.run_take(&session, &run).await
+                let taken = store.run_take(&session, &run).await?;
+                if taken.is_some() {
+                    store.dispatch_runs(std::slice::from_ref(&run)).await?;
+                }
+                Ok::<_, StoreError>(taken)
             };
             match taken.await {
                 Ok(Some(loaded)) => drop(tx.send(Msg::Due(DueRuns { mine: Vec::new(), taken: vec![loaded] }))),

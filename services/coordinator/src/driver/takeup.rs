@@ -1,10 +1,10 @@
 //! Takes a run up again from the ledger.
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use ditto_contracts::{RunStatus, WireError};
+use ditto_contracts::{RunStatus, WireError, codes};
 use ditto_graph::{Event, Plan, RunFacts, RunMachine};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 
 use super::{AdvanceContext, AdvanceVerb, DriverSender, Live, Msg, step};
 use crate::{
@@ -13,6 +13,9 @@ use crate::{
     store::{Advance, LoadedRun, Step},
 };
 
+/// How long a run that this build cannot drive is kept from being looked at again.
+const GIVE_BACK_AFTER: Duration = Duration::from_secs(5);
+
 /// Restores the machine of a run and hands it to the driver, with everything that happened while nobody drove it.
 pub(crate) async fn restore(core: Core, loaded: LoadedRun, driver: DriverSender, advance: Lanes<AdvanceVerb>) {
     core.clock.heard(loaded.now_ms);
@@ -20,7 +23,8 @@ pub(crate) async fn restore(core: Core, loaded: LoadedRun, driver: DriverSender,
         Ok(plan) => plan,
         Err(error) => {
             // Another build may serve it: give it back. Nothing of the run has changed.
-            warn!(run = %loaded.run, definition = %loaded.name, revision = %loaded.revision, %error, "run cannot be driven by this build");
+            error!(run = %loaded.run, definition = %loaded.name, revision = %loaded.revision, %error, "run cannot be driven by this build");
+            tokio::time::sleep(GIVE_BACK_AFTER).await;
             if let Err(error) = core.store.runs_yield(&core.session, std::slice::from_ref(&loaded.run)).await {
                 warn!(run = %loaded.run, %error, "run is not given back");
             }
@@ -32,6 +36,14 @@ pub(crate) async fn restore(core: Core, loaded: LoadedRun, driver: DriverSender,
         Ok(live) => {
             info!(%run, version, epoch, "run taken up");
             let _ = driver.send(Msg::Restored(Box::new(live))); // a driver that has ended gives its runs back itself
+        }
+        Err(error) if error.code == codes::PLAN_DIVERGED => {
+            // Another build may serve it: nothing of the run has changed.
+            error!(%run, %error, "run does not match the program of this build; it is given back");
+            tokio::time::sleep(GIVE_BACK_AFTER).await;
+            if let Err(error) = core.store.runs_yield(&core.session, std::slice::from_ref(&run)).await {
+                warn!(%run, %error, "run is not given back");
+            }
         }
         Err(error) => {
             warn!(%run, %error, "run cannot be taken up again; it ends");

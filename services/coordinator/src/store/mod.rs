@@ -691,6 +691,9 @@ pub trait Store: Send + Sync + 'static {
     // --- runs ------------------------------------------------------------------------------------------------------
     /// Runs that need their owner now, and runs that need one.
     async fn runs_due(&self, owner: &SessionId, take_max: u32) -> StoreResult<DueRuns>;
+    /// Runs this session owns, in no order. Compared with what is in memory from time to time: an owned run that nobody
+    /// drives would otherwise wait for ever.
+    async fn runs_owned(&self, owner: &SessionId, limit: u32) -> StoreResult<Vec<RunId>>;
     /// Takes one run over if it has no live owner and is not over (used to wake a parked run at once).
     async fn run_take(&self, owner: &SessionId, run: &RunId) -> StoreResult<Option<LoadedRun>>;
     /// News of a run this session owns: which of these open calls are settled, signals after `signal_seen`, cancel.
@@ -751,6 +754,8 @@ pub trait Store: Send + Sync + 'static {
     /// Fails planned, never claimed receipts of (node, source) that nobody serves for longer than `wait`
     /// (`NO_WORKER_AVAILABLE`). `served` lists what live sessions offer.
     async fn sweep_unserved(&self, wait: Duration, limit: u32) -> StoreResult<Vec<Changed>>;
+    /// Makes the planned receipts of these runs due now: whoever took them over cannot know what was published.
+    async fn dispatch_runs(&self, runs: &[RunId]) -> StoreResult<u64>;
     /// Makes every planned receipt due now (the bus lost its streams).
     async fn dispatch_all(&self) -> StoreResult<u64>;
     /// Prunes intermediate checkpoints and drops days whose runs all ended longer ago than `retention`; on Postgres also

@@ -62,6 +62,8 @@ const TAKE: &str = "
             OR EXISTS (SELECT 1 FROM sessions s WHERE s.session_id = l.owner_session AND s.dead_ms IS NOT NULL))
        AND NOT EXISTS (SELECT 1 FROM sessions WHERE session_id = $3 AND dead_ms IS NOT NULL)";
 
+const OWNED: &str = "SELECT loop_id FROM loops WHERE owner_session = $1 AND ended_ms IS NULL LIMIT $2";
+
 const LOAD: &str = "
     SELECT l.loop_id, l.namespace, l.loop_name, l.loop_rev, l.input, l.input_ref, l.status, l.epoch, l.version, l.bell,
            l.cancel_ms IS NOT NULL AS cancel_asked, l.deadline_ms, l.traceparent, l.signal_seen, c.body, now_ms() AS now_ms
@@ -248,4 +250,11 @@ pub(super) async fn give_back(pool: &PgPool, owner: &SessionId, runs: &[RunId]) 
     query.execute(&mut *tx).await?;
     tx.commit().await?;
     Ok(())
+}
+
+/// Runs a session owns.
+pub(super) async fn runs_owned(pool: &PgPool, owner: &SessionId, limit: u32) -> StoreResult<Vec<RunId>> {
+    let found: Vec<String> =
+        sqlx::query_scalar(OWNED).bind(owner.as_str()).bind(i64::from(limit)).fetch_all(pool).await?;
+    found.iter().map(|text| rows::id(text)).collect()
 }

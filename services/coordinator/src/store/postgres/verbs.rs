@@ -14,12 +14,12 @@ use ditto_contracts::{
 
 use super::{
     super::{
-        Advance, Advanced, AttemptRow, Changed, DefinitionRow, DueJob, DueRuns, EventRow, Lease, LedgerCounts, LoadedRun,
-        NewRun, NewSession, OfferRow, QueryAnswer, ReceiptFilter, ReceiptRow, Resolution, Resolved, RunFilter, RunNews,
-        RunRow, SessionRow, Settle, Settled, Store, StoreResult, Submitted,
+        Advance, Advanced, AttemptRow, Changed, DefinitionRow, DueJob, DueRuns, EventRow, Lease, LedgerCounts,
+        LoadedRun, NewRun, NewSession, OfferRow, QueryAnswer, ReceiptFilter, ReceiptRow, Resolution, Resolved,
+        RunFilter, RunNews, RunRow, SessionRow, Settle, Settled, Store, StoreResult, Submitted,
     },
-    PostgresStore, advance, claim, definitions, numbers, payloads, receipts, reconcile, retention, runs, sessions, settle,
-    submit, sweepers, take,
+    PostgresStore, advance, claim, definitions, numbers, payloads, receipts, reconcile, retention, runs, sessions,
+    settle, submit, sweepers, take,
 };
 
 /// Takes what the verb needs along and runs it over the pool.
@@ -117,6 +117,11 @@ impl Store for PostgresStore {
     async fn runs_due(&self, owner: &SessionId, take_max: u32) -> StoreResult<DueRuns> {
         let owner = owner.clone();
         verb!(self, |pool| take::due(pool, &owner, take_max))
+    }
+
+    async fn runs_owned(&self, owner: &SessionId, limit: u32) -> StoreResult<Vec<RunId>> {
+        let owner = owner.clone();
+        verb!(self, |pool| take::runs_owned(pool, &owner, limit))
     }
 
     async fn run_take(&self, owner: &SessionId, run: &RunId) -> StoreResult<Option<LoadedRun>> {
@@ -229,12 +234,18 @@ impl Store for PostgresStore {
         verb!(self, |pool| sweepers::unserved(pool, wait, limit))
     }
 
+    async fn dispatch_runs(&self, runs: &[RunId]) -> StoreResult<u64> {
+        let runs: Vec<RunId> = runs.to_vec();
+        verb!(self, |pool| sweepers::dispatch_runs(pool, &runs))
+    }
+
     async fn dispatch_all(&self) -> StoreResult<u64> {
         verb!(self, |pool| sweepers::dispatch_all(pool))
     }
 
     async fn sweep_retention(&self, retention: Duration) -> StoreResult<bool> {
-        self.run(move |store| async move { retention::sweep(&store.inner.pool, &store.inner.prune, retention).await }).await
+        self.run(move |store| async move { retention::sweep(&store.inner.pool, &store.inner.prune, retention).await })
+            .await
     }
 
     async fn payload_put(&self, bucket: Bucket, payload: &PayloadRef, offset: u32, chunk: &[u8]) -> StoreResult<bool> {

@@ -13,6 +13,17 @@ const MINE: &str = "SELECT loop_id FROM loops WHERE owner_session = ?1 AND ended
      UNION SELECT loop_id FROM loops WHERE wake_ms <= ?2 AND wake_ms IS NOT NULL AND ended_ms IS NULL \
      AND owner_session = ?1 LIMIT 10000";
 
+/// Runs a session owns.
+pub(super) async fn owned(connection: &mut SqliteConnection, me: &SessionId, limit: u32) -> StoreResult<Vec<RunId>> {
+    let found: Vec<String> =
+        sqlx::query_scalar("SELECT loop_id FROM loops WHERE owner_session = ?1 AND ended_ms IS NULL LIMIT ?2")
+            .bind(me.as_str())
+            .bind(limit)
+            .fetch_all(connection)
+            .await?;
+    found.iter().map(|text| rows::id(text)).collect()
+}
+
 /// Owned runs of this session with an unread bell or a wake time that has come.
 pub(super) async fn mine(connection: &mut SqliteConnection, now: i64, me: &SessionId) -> StoreResult<Vec<RunId>> {
     let found = sqlx::query(MINE).bind(me.as_str()).bind(now).fetch_all(connection).await?;

@@ -224,6 +224,10 @@ impl Store for SqliteStore {
         Ok(due)
     }
 
+    async fn runs_owned(&self, owner: &SessionId, limit: u32) -> StoreResult<Vec<RunId>> {
+        drive::owned(&mut *self.read().await?, owner, limit).await
+    }
+
     async fn run_take(&self, owner: &SessionId, run: &RunId) -> StoreResult<Option<LoadedRun>> {
         let (mut tx, now) = self.write().await?;
         let taken = drive::take(&mut tx, now, owner, run).await?;
