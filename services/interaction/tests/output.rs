@@ -1,5 +1,7 @@
 //! `INTERACTION.OUTPUT` and the sinks: acceptance cases 141 to 152.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
 use std::{
     io::Write,
     sync::{
@@ -73,10 +75,14 @@ async fn case_142_a_receipt_for_another_delivery_is_an_error_and_no_second_deliv
 async fn case_144_rejected_and_unknown_are_values() {
     let rejected = OutputReceipt::with_error("d", DeliveryStatus::Rejected, error("no"));
     let (result, _) = deliver(Ok(rejected.clone()), INPUT).await;
-    assert!(matches!(result, Err(NodeError::Refused { output: Some(o), .. }) if o.to::<OutputReceipt>().unwrap() == rejected));
+    assert!(
+        matches!(result, Err(NodeError::Refused { output: Some(o), .. }) if o.to::<OutputReceipt>().unwrap() == rejected)
+    );
     let unknown = OutputReceipt::with_error("d", DeliveryStatus::Unknown, error("lost"));
     let (result, _) = deliver(Ok(unknown.clone()), INPUT).await;
-    assert!(matches!(result, Err(NodeError::Ambiguous { output: Some(o), .. }) if o.to::<OutputReceipt>().unwrap() == unknown));
+    assert!(
+        matches!(result, Err(NodeError::Ambiguous { output: Some(o), .. }) if o.to::<OutputReceipt>().unwrap() == unknown)
+    );
 }
 
 #[tokio::test]
@@ -143,7 +149,10 @@ async fn the_console_writes_one_line_per_delivery() {
     let text = String::from_utf8(out.0.lock().unwrap().clone()).unwrap();
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[0], r#"{"deliveryId":"d","message":{"role":"assistant","content":1e2}}"#);
-    assert_eq!((lines.len(), json(lines[1]).field("message").unwrap().field("content").unwrap().kind()), (2, ditto_contracts::JsonKind::Object));
+    assert_eq!(
+        (lines.len(), json(lines[1]).field("message").unwrap().field("content").unwrap().kind()),
+        (2, ditto_contracts::JsonKind::Object)
+    );
 }
 
 #[tokio::test]

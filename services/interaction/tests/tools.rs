@@ -1,12 +1,17 @@
 //! `INTERACTION.ACT.TOOL`, tools and the registry: acceptance cases 1 to 24.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
+
 use std::sync::{
     Arc,
     atomic::{AtomicUsize, Ordering},
 };
 use std::time::Duration;
 
-use ditto_contracts::{CallPolicy, EffectClass, Json, codes, interaction::{ExternalResult, ExternalStatus, InteractionError, ToolCall}};
+use ditto_contracts::{
+    CallPolicy, EffectClass, Json, codes,
+    interaction::{ExternalResult, ExternalStatus, InteractionError, ToolCall},
+};
 use ditto_interaction::{
     Effect, Interaction, InteractionConfig, QueryAnswer, RegistryError, Sandbox, SandboxPolicy, Tool, ToolContext,
     ToolError, ToolOutcome, ToolRegistry, read_text,
@@ -17,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+#[expect(dead_code, reason = "only its schema is used")]
 struct Lookup {
     query: String,
 }
@@ -120,7 +126,8 @@ async fn cases_3_4_6_id_permission_and_look_up_come_in_this_order() {
 
 #[tokio::test]
 async fn case_7_a_business_failure_is_a_value() {
-    let Err(NodeError::Refused { output: Some(output), error }) = said(ToolOutcome::failed("NOT_FOUND", "No match")).await
+    let Err(NodeError::Refused { output: Some(output), error }) =
+        said(ToolOutcome::failed("NOT_FOUND", "No match")).await
     else {
         panic!("not a definite failure with a value")
     };
@@ -263,7 +270,10 @@ fn a_tool_is_class_n_unless_it_says_otherwise() {
     let plain = lookup(&Arc::default());
     assert_eq!(plain.policy(), &CallPolicy::default());
     let read = plain.clone().timeout(Duration::from_secs(1)).read_only();
-    assert_eq!((read.policy().class, read.policy().is_claimed(), read.policy().timeout_ms), (EffectClass::ReadOnly, false, 1_000));
+    assert_eq!(
+        (read.policy().class, read.policy().is_claimed(), read.policy().timeout_ms),
+        (EffectClass::ReadOnly, false, 1_000)
+    );
     assert!(plain.clone().exclusive().policy().is_claimed());
     let keyed = plain.keyed(query).key_ttl(Duration::from_secs(60)).rejections_stored();
     assert_eq!(
@@ -286,12 +296,19 @@ async fn read_text_reads_inside_the_workspace_only() {
     };
     let result = read(&sandbox, "a.txt").await.unwrap();
     assert_eq!(result.content.unwrap().to_text().as_deref(), Some("hé\u{1}llo"));
-    assert!(matches!(read(&sandbox, "missing").await, Err(NodeError::Refused { error, .. }) if error.code == "NOT_FOUND"));
+    assert!(
+        matches!(read(&sandbox, "missing").await, Err(NodeError::Refused { error, .. }) if error.code == "NOT_FOUND")
+    );
     for path in ["../x", "out"] {
         let error = read(&sandbox, path).await.unwrap_err();
         assert!(matches!(&error, NodeError::NotSent(wire) if wire.code == codes::PERMISSION_DENIED), "{path}: {error}");
     }
     assert!(matches!(read(&sandbox, "").await, Err(NodeError::NotSent(_))));
+    // Case 338: nothing is read for a call that was cancelled.
+    let cancelled = cx();
+    cancelled.cancellation().cancel();
+    let late = registry.call(&cancelled, &sandbox, call("read_text", r#"{"path":"a.txt"}"#)).await;
+    assert!(matches!(late, Err(NodeError::Cancelled { .. })));
     let blind = Sandbox::new(&SandboxPolicy { read: false, ..policy }, Some(root.path())).unwrap();
     assert!(read(&blind, "a.txt").await.unwrap_err().to_string().contains("permission denied"));
 }

@@ -26,6 +26,7 @@ impl NodeContext {
     /// A context outside a fleet, for tests of handlers and tools.
     pub fn detached(key: &str, budget: Duration) -> Self {
         let run = RunId::generate(0);
+        #[expect(clippy::expect_used, reason = "a literal that follows the rule")]
         let id = ditto_contracts::CallId::new("detached").expect("a literal that follows the rule"); // cannot fail
         Self {
             call: CallUid::derive(&run, ditto_contracts::CallKind::Tool, &id),

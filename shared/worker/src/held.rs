@@ -114,8 +114,13 @@ impl Held {
 
     /// Gives a call up that has no result: it was never this worker's, or was released.
     pub(crate) fn drop_call(&self, call: &CallUid) {
-        self.lock().calls.remove(call);
-        self.changed.notify_waiters();
+        let mut inner = self.lock();
+        inner.calls.remove(call);
+        let empty = inner.calls.is_empty();
+        drop(inner);
+        if empty {
+            self.changed.notify_waiters();
+        }
     }
 
     /// Keeps the result of a claimed call that is about to be sent.
@@ -127,9 +132,8 @@ impl Held {
             entry.sent = Some(sent.clone());
             inner.bytes += sent.bytes();
         }
-        let full = inner.bytes > self.bytes_max;
-        drop(inner);
-        if full && self.gate.set(HELD_FULL, true) {
+        // Under the lock, so that a confirmation at the same moment cannot leave the gate closed for good.
+        if inner.bytes > self.bytes_max && self.gate.set(HELD_FULL, true) {
             tracing::warn!(limit_bytes = self.bytes_max, "too many results are unconfirmed: nothing more is pulled");
         }
     }
@@ -170,12 +174,11 @@ impl Held {
         if let Some(sent) = inner.calls.remove(call).and_then(|entry| entry.sent) {
             inner.bytes -= sent.bytes();
         }
-        let room = inner.bytes <= self.bytes_max;
-        let empty = inner.calls.is_empty();
-        drop(inner);
-        if room {
+        if inner.bytes <= self.bytes_max {
             self.gate.set(HELD_FULL, false);
         }
+        let empty = inner.calls.is_empty();
+        drop(inner);
         if empty {
             self.changed.notify_waiters();
         }

@@ -289,14 +289,16 @@ async fn announcing(session: Arc<Session>, end: CancellationToken) {
     }
 }
 
-/// Stops pulling and lets the work in hand end; returns how many calls were left without a confirmed end.
+/// Stops pulling and lets the work in hand end; returns how many calls were cut off or have no stored result.
 async fn drain(session: &Arc<Session>, pullers: &mut JoinSet<()>) -> usize {
     session.health(false, "stopping");
     session.stop.cancel();
     let deadline = tokio::time::Instant::now() + session.config.drain;
     let finish = async |pullers: &mut JoinSet<()>| while pullers.join_next().await.is_some() {};
+    let mut cut_off = 0;
     if tokio::time::timeout_at(deadline, finish(pullers)).await.is_err() {
-        warn!("the drain time is over: handlers are cut off");
+        cut_off = session.held.unfinished();
+        warn!(calls = cut_off, "the drain time is over: handlers are cut off");
         session.cut.cancel();
         if tokio::time::timeout(CUT_GRACE, finish(pullers)).await.is_err() {
             pullers.shutdown().await;
@@ -312,7 +314,7 @@ async fn drain(session: &Arc<Session>, pullers: &mut JoinSet<()>) -> usize {
         }
     };
     let _ = tokio::time::timeout_at(confirmed, emptied).await; // the count says it
-    session.held.unfinished()
+    session.held.unfinished().max(cut_off)
 }
 
 async fn close(session: &Session) {

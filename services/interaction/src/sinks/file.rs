@@ -52,7 +52,11 @@ impl FileSink {
 
     fn look(&self, key: &str, body: &[u8]) -> io::Result<Stored> {
         match fs::read(self.path(key)) {
-            Ok(found) if found == body => Ok(Stored::Same),
+            Ok(found) if found == body => {
+                // It may lie there since a moment only: evidence must outlive the machine.
+                File::open(&self.dir).and_then(|dir| dir.sync_all())?;
+                Ok(Stored::Same)
+            }
             Ok(_) => Ok(Stored::Other),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Stored::Nothing),
             Err(error) => Err(error),
@@ -83,7 +87,8 @@ impl FileSink {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 return self.look(key, body).map_err(unconfirmed);
             }
-            Err(error) => return Err(unavailable(error)),
+            // The system may have made the link all the same.
+            Err(error) => return Err(unconfirmed(error)),
         }
         File::open(&self.dir).and_then(|dir| dir.sync_all()).map_err(unconfirmed)?;
         Ok(Stored::Same)

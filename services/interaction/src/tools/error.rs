@@ -24,6 +24,8 @@ pub enum ToolError {
     },
     /// It may or may not have happened.
     Ambiguous(WireError),
+    /// Stopped by a cancel after the request may have left.
+    Cancelled(WireError),
     /// An answer that cannot be used.
     Invalid(WireError),
 }
@@ -53,6 +55,11 @@ impl ToolError {
     /// The answer was lost after the request may have left.
     pub fn response_lost(message: impl Into<String>) -> Self {
         Self::Ambiguous(WireError::new(ErrorClass::Unknown, codes::RESPONSE_LOST, message))
+    }
+
+    /// Stopped by a cancel after the request may have left.
+    pub fn cancelled() -> Self {
+        Self::Cancelled(NodeError::cancelled_in_flight().wire().clone())
     }
 
     /// The answer cannot be read.
@@ -90,6 +97,7 @@ impl ToolError {
             Self::NoByteSent(error) => NodeError::NoByteSent(error),
             Self::Throttled { delay, error } => NodeError::Throttled { delay, error },
             Self::Ambiguous(error) => NodeError::Ambiguous { output: None, error },
+            Self::Cancelled(error) => NodeError::Cancelled { output: None, error },
             Self::Invalid(error) => NodeError::Invalid(error),
         }
     }

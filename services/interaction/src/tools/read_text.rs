@@ -17,6 +17,9 @@ struct ReadText {
 /// The tool; reads at most `bytes_max` bytes. Needs the permissions `tools:read_text` and `read`.
 pub fn read_text(bytes_max: u64) -> Tool {
     let read = move |cx: ToolContext, arguments: ReadText| async move {
+        if cx.cancellation().is_cancelled() {
+            return Err(ToolError::cancelled());
+        }
         match cx.sandbox().read_text(&arguments.path, bytes_max).await {
             Ok(text) => Ok(ToolOutcome::text(&text)),
             Err(error) => Err(ToolError::from_sandbox(error)),

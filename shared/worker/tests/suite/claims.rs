@@ -70,7 +70,8 @@ async fn a_lost_claim_reply_is_asked_for_again_with_the_same_token() {
 
 #[tokio::test]
 async fn claims_are_batched_while_one_request_is_in_flight() {
-    let mut fleet = Fleet::with(Probe::answering(CallPolicy::default()), quick(), |state| state.hold_claims = true).await;
+    let mut fleet =
+        Fleet::with(Probe::answering(CallPolicy::default()), quick(), |state| state.hold_claims = true).await;
     for n in 0..8 {
         fleet.dispatch(n).await;
     }

@@ -147,7 +147,8 @@ async fn a_cancelled_call_is_told_and_what_it_answers_stands() {
 
 #[tokio::test]
 async fn a_call_that_ignores_its_cancel_is_dropped_and_unknown() {
-    for (policy, verdict) in [(CallPolicy::default(), Verdict::Unknown), (CallPolicy::read_only(), Verdict::Cancelled)] {
+    for (policy, verdict) in [(CallPolicy::default(), Verdict::Unknown), (CallPolicy::read_only(), Verdict::Cancelled)]
+    {
         let mut fleet = Fleet::start(stuck(policy)).await;
         fleet.dispatch(1).await;
         fleet.probe.begun().await;
@@ -229,10 +230,11 @@ async fn a_shutdown_lets_running_calls_finish() {
     fleet.dispatch(2).await;
     open.add_permits(1);
     assert_eq!(fleet.ended().await, Ok(()));
-    let state = fleet.ledger.state();
-    assert_eq!((state.results.len(), state.closed.len(), fleet.probe.started()), (1, 1, 1));
-    assert_eq!(state.results[0].body.verdict, Verdict::Succeeded);
-    drop(state);
+    {
+        let state = fleet.ledger.state();
+        assert_eq!((state.results.len(), state.closed.len(), fleet.probe.started()), (1, 1, 1));
+        assert_eq!(state.results[0].body.verdict, Verdict::Succeeded);
+    }
     assert_eq!(fleet.jobs_left().await, 1, "what was not begun is left to others");
 }
 
@@ -242,7 +244,7 @@ async fn case_w7_a_shutdown_is_bounded_and_tells_what_it_cut_off() {
     let mut fleet = Fleet::with(stuck(CallPolicy::default()), config.clone(), |_| {}).await;
     fleet.dispatch(1).await;
     fleet.probe.begun().await;
-    assert_eq!(fleet.stop().await, Ok(()));
+    assert_eq!(fleet.stop().await, Err(WorkerError::DrainTimeout { left: 1 }));
     let result = fleet.ledger.results(1).await.remove(0);
     assert_eq!((result.body.verdict, result.body.error.unwrap().code.as_str()), (Verdict::Unknown, codes::WORKER_LOST));
 
@@ -250,7 +252,7 @@ async fn case_w7_a_shutdown_is_bounded_and_tells_what_it_cut_off() {
     let mut fleet = Fleet::with(stuck(read), config, |_| {}).await;
     fleet.dispatch(1).await;
     fleet.probe.begun().await;
-    assert_eq!(fleet.stop().await, Ok(()));
+    assert_eq!(fleet.stop().await, Err(WorkerError::DrainTimeout { left: 1 }));
     let state = fleet.ledger.state();
     assert_eq!((state.results.len(), state.releases.len()), (0, 1));
     assert!(!state.releases[0].unstarted);
@@ -263,8 +265,7 @@ async fn a_result_that_the_bus_refuses_is_sent_again() {
     fleet.dispatch(1).await;
     fleet.ledger.results(1).await;
     assert_eq!(fleet.stop().await, Ok(()));
-    let (mut lost, probe) = (Fleet::start(Probe::answering(CallPolicy::default())).await, ());
-    let () = probe;
+    let mut lost = Fleet::start(Probe::answering(CallPolicy::default())).await;
     // Stored, confirmed and then lost with the bus: the worker still has it.
     lost.local.faults().drop_stored("ditto.results.>", 1);
     lost.dispatch(1).await;

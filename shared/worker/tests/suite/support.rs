@@ -80,7 +80,11 @@ impl Probe {
 
     /// Waits until one more handler was begun.
     pub(crate) async fn begun(&self) {
-        tokio::time::timeout(Duration::from_secs(20), self.begun.acquire()).await.expect("never begun").unwrap().forget();
+        tokio::time::timeout(Duration::from_secs(20), self.begun.acquire())
+            .await
+            .expect("never begun")
+            .unwrap()
+            .forget();
     }
 }
 

@@ -11,7 +11,8 @@ use crate::support::*;
 #[tokio::test]
 async fn values_above_the_inline_limit_travel_as_payloads() {
     for size in [70 * 1024, 600 * 1024] {
-        let probe = Probe::new(CallPolicy::default(), |_, input| Box::pin(async move { Ok(Json::string(&input.text)) }));
+        let probe =
+            Probe::new(CallPolicy::default(), |_, input| Box::pin(async move { Ok(Json::string(&input.text)) }));
         let mut fleet = Fleet::start(probe).await;
         let text = "ü".repeat(size / 2);
         let request = Json::from_serialize(&Input { n: 1, text: text.clone() }).unwrap();
@@ -50,9 +51,8 @@ async fn an_altered_payload_is_not_executed() {
 #[tokio::test]
 async fn an_answer_above_the_limit_does_not_hide_that_the_call_was_made() {
     for (policy, verdict) in [(CallPolicy::default(), Verdict::Unknown), (CallPolicy::read_only(), Verdict::Failed)] {
-        let probe = Probe::new(policy, |_, _| {
-            Box::pin(async { Ok(Json::string(&"x".repeat(limits::VALUE_BYTES_MAX))) })
-        });
+        let probe =
+            Probe::new(policy, |_, _| Box::pin(async { Ok(Json::string(&"x".repeat(limits::VALUE_BYTES_MAX))) }));
         let mut fleet = Fleet::start(probe).await;
         fleet.dispatch(1).await;
         let result = fleet.ledger.results(1).await.remove(0);
@@ -65,12 +65,9 @@ async fn an_answer_above_the_limit_does_not_hide_that_the_call_was_made() {
 
 #[tokio::test]
 async fn cases_l13_l14_input_that_breaks_its_schema_fails_and_nothing_is_sent() {
-    for (text, fragment) in [
-        (r#"{"n":"one"}"#, "$.n"),
-        (r#"{"n":1,"other":2}"#, "other"),
-        (r#"[1]"#, "$: "),
-        (r#""text""#, "$: "),
-    ] {
+    for (text, fragment) in
+        [(r#"{"n":"one"}"#, "$.n"), (r#"{"n":1,"other":2}"#, "other"), (r#"[1]"#, "$: "), (r#""text""#, "$: ")]
+    {
         let mut fleet = Fleet::start(Probe::answering(CallPolicy::default())).await;
         let request = json(text);
         fleet.plan(1, &request, &CallPolicy::default());
@@ -87,10 +84,8 @@ async fn cases_l13_l14_input_that_breaks_its_schema_fails_and_nothing_is_sent() 
 
 #[tokio::test]
 async fn a_question_by_key_is_answered_with_what_the_backend_said() {
-    let refusal = || QueryAnswer::Refused {
-        output: Some(json("{}")),
-        error: WireError::new(ErrorClass::Failed, "NO", "no"),
-    };
+    let refusal =
+        || QueryAnswer::Refused { output: Some(json("{}")), error: WireError::new(ErrorClass::Failed, "NO", "no") };
     let stored = CallPolicy { rejections_stored: true, ..CallPolicy::keyed() };
     #[rustfmt::skip]
     let table = [
