@@ -9,7 +9,8 @@ const VIOLATION_CHARS_MAX: usize = 400;
 /// A compiled schema.
 pub struct ArgumentSchema {
     json: Json,
-    validator: jsonschema::Validator,
+    /// `None` for a schema that accepts everything.
+    validator: Option<jsonschema::Validator>,
 }
 
 /// Why a schema or a value was refused.
@@ -52,9 +53,12 @@ impl ArgumentSchema {
         if json.kind() != ditto_contracts::JsonKind::Object {
             return Err(SchemaError::Schema("not an object".into()));
         }
+        if json.members().all(|(name, _)| matches!(name.as_str(), "$schema" | "$id" | "title" | "description")) {
+            return Ok(Self { json, validator: None });
+        }
         let value: serde_json::Value = json.to().map_err(|error| SchemaError::Schema(error.to_string()))?;
         let validator = jsonschema::validator_for(&value).map_err(|error| SchemaError::Schema(error.to_string()))?;
-        Ok(Self { json, validator })
+        Ok(Self { json, validator: Some(validator) })
     }
 
     /// The schema as JSON.
@@ -67,9 +71,10 @@ impl ArgumentSchema {
     /// # Errors
     /// The first violation, with its path.
     pub fn check(&self, value: &Json) -> Result<(), SchemaError> {
+        let Some(validator) = &self.validator else { return Ok(()) };
         let parsed: serde_json::Value =
             value.to().map_err(|error| SchemaError::Value { path: "$".into(), expected: format!("JSON ({error})") })?;
-        self.validator.validate(&parsed).map_err(|error| {
+        validator.validate(&parsed).map_err(|error| {
             // Masked: the value may be a secret or far too long for a message.
             let expected: String = error.masked().to_string().chars().take(VIOLATION_CHARS_MAX).collect();
             SchemaError::Value { path: path_of(error.instance_path().as_str()), expected }
@@ -128,6 +133,13 @@ mod tests {
             let error = schema.check(&json(text)).unwrap_err().to_string();
             assert!(error.contains(fragment) && !error.contains("secret"), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn a_schema_that_accepts_everything_costs_nothing() {
+        let schema = ArgumentSchema::of::<Json>().unwrap();
+        assert!(schema.validator.is_none(), "{}", schema.json());
+        assert_eq!(schema.check(&json("[1]")), Ok(()));
     }
 
     #[test]

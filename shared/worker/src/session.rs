@@ -16,7 +16,7 @@ use ditto_contracts::{
 };
 use ditto_runtime::health::HealthPart;
 use tokio::{
-    sync::{Notify, Semaphore, mpsc},
+    sync::{Notify, mpsc},
     task::JoinSet,
 };
 use tokio_util::sync::CancellationToken;
@@ -136,10 +136,10 @@ pub(crate) async fn run(
     tasks.spawn(notices::listen(session.clone(), opened.cancels, opened.confirms, end.clone()));
     tasks.spawn(announcing(session.clone(), end.clone()));
 
-    let permits = Arc::new(Semaphore::new(session.config.concurrency));
+    let intake = Arc::new(pull::Intake::new(session.config.concurrency));
     let mut pullers = JoinSet::new();
     for _ in 0..session.config.pulls {
-        pullers.spawn(pull::run(session.clone(), permits.clone()));
+        pullers.spawn(pull::run(session.clone(), intake.clone()));
     }
     session.health(true, "");
     info!(session = %session.id, kind = session.parts.kind, consumer = &*session.consumer(), "worker serves");

@@ -247,3 +247,68 @@ async fn without_a_coordinator_jobs_go_back_and_run_once_one_answers() {
     assert_eq!(fleet.probe.started(), 1);
     assert!(fleet.bus.stream_state(subjects::JOBS_STREAM).await.unwrap().messages == 0);
 }
+
+#[tokio::test]
+async fn a_claim_that_may_be_granted_is_asked_for_until_it_is_answered() {
+    let mut fleet = Fleet::start(Probe::answering(CallPolicy::default())).await;
+    // The first request is carried out and its answer lost; then nobody is there for a while.
+    fleet.ledger.script(|state| state.lose_claim_replies = 1);
+    fleet.dispatch(1).await;
+    fleet.ledger.until("the lost claim", |state| state.claims.len() == 1).await;
+    fleet.ledger.go_away().await;
+    fleet.ledger.come_back().await;
+    fleet.ledger.results(1).await;
+    assert_eq!(fleet.stop().await, Ok(()));
+    let state = fleet.ledger.state();
+    assert!(state.claims.iter().all(|claim| *claim == state.claims[0]), "never forgotten, never another token");
+    assert_eq!((fleet.probe.started(), state.results[0].fence), (1, 1));
+}
+
+#[tokio::test]
+async fn the_next_attempt_waits_for_the_confirmation_of_the_last_answer() {
+    let policy = CallPolicy::keyed();
+    let probe = Probe::new(policy.clone(), |cx, _| {
+        Box::pin(async move {
+            if cx.fence() == 1 { Err(ditto_worker::NodeError::ambiguous("LOST", "lost")) } else { Ok(json("{}")) }
+        })
+    });
+    let mut fleet = Fleet::with(probe, quick(), |state| state.unconfirming = true).await;
+    fleet.dispatch(1).await;
+    let first = fleet.ledger.results(1).await.remove(0);
+    assert_eq!(first.body.verdict, Verdict::Unknown);
+    // The ledger knows the answer and plans the next attempt; its confirmation is late.
+    let call = fleet.call(1);
+    fleet.ledger.script(|state| state.receipts.get_mut(&call).unwrap().token = None);
+    let mut job = fleet.job(1, &request(1), EffectClass::Keyed, true);
+    job.dispatch_no = 2;
+    fleet.publish(&job, &request(1)).await;
+    fleet.ledger.confirm(&first.session, &call).await;
+    fleet.ledger.until("the second attempt", |state| state.results.iter().any(|result| result.fence == 2)).await;
+    fleet.ledger.script(|state| state.unconfirming = false);
+    fleet.ledger.confirm(&first.session, &call).await;
+    assert_eq!(fleet.stop().await, Ok(()));
+    assert_eq!(fleet.probe.started(), 2);
+}
+
+#[tokio::test]
+async fn nothing_is_pulled_while_too_many_results_are_unconfirmed() {
+    let probe = Probe::answering(CallPolicy::default());
+    let config = ditto_worker::WorkerConfig { concurrency: 1, held_bytes_max: 600, ..quick() };
+    let mut fleet = Fleet::with(probe, config, |state| state.unconfirming = true).await;
+    for n in 0..4 {
+        fleet.dispatch(n).await;
+    }
+    // Two results are more than 600 bytes: resent again and again, and nothing else is begun.
+    fleet.ledger.until("several resends", |state| state.results.len() >= 6).await;
+    assert_eq!((fleet.probe.started(), fleet.jobs_left().await), (2, 2));
+    fleet.ledger.script(|state| state.unconfirming = false);
+    fleet
+        .ledger
+        .until("the rest", |state| {
+            (0..4)
+                .all(|n| state.results.iter().any(|result| result.body.output == Some(json(&format!("{{\"n\":{n}}}")))))
+        })
+        .await;
+    assert_eq!(fleet.stop().await, Ok(()));
+    assert_eq!(fleet.probe.started(), 4);
+}
