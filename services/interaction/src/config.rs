@@ -25,6 +25,9 @@ pub struct InteractionConfig {
     pub drain: DurationMs,
     /// How long a result may stay unconfirmed before it is sent again (10ms to 1h).
     pub resend_after: DurationMs,
+    /// Redelivery time of the jobs queue, as the coordinators have it (`coordinator.ackWaitMs`): a running read is
+    /// reported every third of it (30ms to 1h).
+    pub ack_wait: DurationMs,
     /// Directory that tools may read and write, as the permissions allow. Absent: none.
     pub workspace: Option<PathBuf>,
     /// Largest file that `read_text` reads (1B to 4MiB).
@@ -58,6 +61,7 @@ impl Default for InteractionConfig {
             tool_timeout: DurationMs::from_secs(30),
             drain: DurationMs::from_secs(30),
             resend_after: DurationMs::from_secs(5),
+            ack_wait: DurationMs::from_secs(30),
             workspace: None,
             read_bytes_max: ByteSize::from_mib(1),
             permissions: SandboxPolicy::default(),
@@ -73,6 +77,7 @@ impl Validate for InteractionConfig {
         check.range("toolTimeout", self.tool_timeout, least..=most);
         check.range("drain", self.drain, least..=most);
         check.range("resendAfter", self.resend_after, DurationMs::from_ms(10)..=most);
+        check.range("ackWait", self.ack_wait, DurationMs::from_ms(30)..=most);
         check.range("readBytesMax", self.read_bytes_max, ByteSize::from_bytes(1)..=ByteSize::from_mib(4));
         if let Some(pool) = &self.pool {
             check.that("pool", Pool::new(pool).is_ok(), "1 to 63 of A-Z a-z 0-9 _ -");
@@ -101,6 +106,7 @@ impl InteractionConfig {
             concurrency: self.concurrency,
             drain: self.drain.as_duration(),
             resend_after: self.resend_after.as_duration(),
+            ack_wait: self.ack_wait.as_duration(),
             ..WorkerConfig::default()
         }
     }

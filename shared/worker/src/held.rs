@@ -229,6 +229,11 @@ impl Held {
         self.lock().calls.values().filter(|entry| entry.tries == 0).count()
     }
 
+    /// Bytes of unconfirmed results.
+    pub(crate) fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
     /// How many calls are held.
     pub(crate) fn len(&self) -> usize {
         self.lock().calls.len()

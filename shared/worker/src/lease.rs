@@ -194,6 +194,7 @@ pub(crate) async fn keep(session: Arc<Session>, end: CancellationToken) {
 /// One renewal with everything that is held long enough, in pages.
 async fn renew(session: &Session) -> Result<(), LedgerError> {
     let lease = &session.lease;
+    session.metrics.held(session.held.len(), session.held.bytes());
     let held = session.held.older_than(session.config.resend_after);
     let mut pages: Vec<_> = held.chunks(HELD_PAGE).map(<[_]>::to_vec).collect();
     if pages.is_empty() {

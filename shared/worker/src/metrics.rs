@@ -1,7 +1,7 @@
 //! What a worker counts: `ditto_worker_…`. Node types come from the handlers, so the labels are bounded.
 
 use ditto_contracts::{NodeType, wire::ledger::ClaimAnswer};
-use ditto_runtime::metrics::{BoundedLabel, Counter, Histogram, UpDownCounter, meter};
+use ditto_runtime::metrics::{BoundedLabel, Counter, Gauge, Histogram, UpDownCounter, meter};
 use opentelemetry::KeyValue;
 
 /// Most node types with a label of their own.
@@ -15,6 +15,8 @@ pub(crate) struct Metrics {
     releases: Counter<u64>,
     resends: Counter<u64>,
     in_flight: UpDownCounter<i64>,
+    held: Gauge<u64>,
+    held_bytes: Gauge<u64>,
     duration: Histogram<f64>,
 }
 
@@ -29,6 +31,15 @@ impl Metrics {
             resends: meter
                 .u64_counter("ditto.worker.resends")
                 .with_description("Results sent again because nobody confirmed them")
+                .build(),
+            held: meter
+                .u64_gauge("ditto.worker.held")
+                .with_description("Calls held until their settlement is confirmed, at the last renewal")
+                .build(),
+            held_bytes: meter
+                .u64_gauge("ditto.worker.held.bytes")
+                .with_unit("By")
+                .with_description("Bytes of unconfirmed results, at the last renewal")
                 .build(),
             in_flight: meter.i64_up_down_counter("ditto.worker.in_flight").with_description("Calls under way").build(),
             duration: meter
@@ -62,6 +73,11 @@ impl Metrics {
 
     pub(crate) fn resent(&self) {
         self.resends.add(1, &[]);
+    }
+
+    pub(crate) fn held(&self, calls: usize, bytes: usize) {
+        self.held.record(calls as u64, &[]);
+        self.held_bytes.record(bytes as u64, &[]);
     }
 
     pub(crate) fn started(&self) {

@@ -14,7 +14,7 @@ use cap_std::{
 use serde::Deserialize;
 
 /// Opening must not wait for the other end of a pipe.
-const O_NONBLOCK: i32 = 0o4000;
+const O_NONBLOCK: i32 = if cfg!(target_os = "linux") { 0o4000 } else { 0x4 };
 
 /// A permission that is asked for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -330,6 +330,7 @@ mod tests {
         symlink("/etc", root.join("absolute")).unwrap();
         symlink("nowhere", root.join("dangling")).unwrap();
         symlink("loop", root.join("loop")).unwrap();
+        assert!(std::process::Command::new("mkfifo").arg(root.join("pipe")).status().unwrap().success());
         let sandbox = Sandbox::new(&policy(true), Some(&root)).unwrap();
         let read = async |path: &str| sandbox.read_text(path, 6).await;
 
@@ -346,6 +347,7 @@ mod tests {
         assert_eq!(read("docs/a.txt/x").await, Err(SandboxError::NotFound));
         assert!(read("loop").await.is_err() && read("").await.is_err() && read("a\0b").await.is_err());
         assert_eq!(read("docs").await, Err(SandboxError::NotText));
+        assert_eq!(read("pipe").await, Err(SandboxError::NotText), "and nobody waits for its other end");
         assert_eq!(read("binary").await, Err(SandboxError::NotText));
         assert_eq!(sandbox.read_text("docs/a.txt", 5).await, Err(SandboxError::TooLarge(5)));
     }

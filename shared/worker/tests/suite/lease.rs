@@ -135,3 +135,50 @@ async fn case_d17_a_draining_worker_goes_on_renewing() {
     open.add_permits(1);
     assert_eq!(fleet.ended().await, Ok(()));
 }
+
+#[tokio::test]
+async fn after_a_pause_nothing_starts_before_a_renewal() {
+    let probe = Probe::new(CallPolicy::default(), |_, input| {
+        Box::pin(async move {
+            if input.n == 1 {
+                // Stops the only thread of this test, as a stopped process would: longer than the margin of the lease.
+                std::thread::sleep(Duration::from_millis(400));
+            }
+            Ok(json("{}"))
+        })
+    });
+    // A lease so long that it is not renewed by itself in this test.
+    let mut fleet = Fleet::with(probe, quick(), |state| {
+        (state.ttl_ms, state.margin_ms) = (60_000, 200);
+        state.mute_renew = true;
+    })
+    .await;
+    fleet.dispatch(1).await;
+    fleet.ledger.results(1).await;
+    fleet.dispatch(2).await;
+    fleet.ledger.until("renewals are asked for", |state| state.renewals.len() >= 2).await;
+    assert_eq!((fleet.probe.started(), fleet.ledger.state().claims.len()), (1, 1));
+    fleet.ledger.script(|state| state.mute_renew = false);
+    fleet.ledger.results(2).await;
+    assert_eq!(fleet.stop().await, Ok(()));
+}
+
+#[tokio::test]
+async fn what_a_worker_does_is_counted() {
+    ditto_runtime::metrics::install("worker-suite");
+    let mut fleet = Fleet::with(Probe::answering(CallPolicy::default()), quick(), short).await;
+    fleet.dispatch(1).await;
+    fleet.ledger.results(1).await;
+    fleet.ledger.until("a renewal", |state| !state.renewals.is_empty()).await;
+    assert_eq!(fleet.stop().await, Ok(()));
+    let text = ditto_runtime::metrics::render();
+    for line in [
+        "ditto_worker_jobs_total{node=\"TEST.PROBE\",outcome=\"succeeded\"}",
+        "ditto_worker_claims_total{answer=\"granted\"}",
+        "ditto_worker_in_flight",
+        "ditto_worker_held",
+        "ditto_worker_handle_duration_seconds_count{node=\"TEST.PROBE\"}",
+    ] {
+        assert!(text.contains(line), "{line}: {text}");
+    }
+}
