@@ -1,8 +1,8 @@
 //! `ditto bench client`: the load client. Reads one JSON object per line on stdin, answers each with one on stdout.
 //!
 //! A run is submitted under the key `TAG-RUN`, so that a request whose answer was lost is sent again without making a
-//! second run, and awaited with `waitMs`. When its end has been seen, the line `TAG-RUN done ns` is appended to the
-//! file that `EFFECTS` names.
+//! second run. Ends are read from one event stream (`/v1/endings`), and looked up now and then in case one was missed.
+//! When the end of a run has been seen, the line `TAG-RUN done ns` is appended to the file that `EFFECTS` names.
 
 use std::{
     collections::HashSet,
@@ -31,6 +31,7 @@ use tokio::{
 use super::{
     definitions::{Kind, definition},
     effects::Effects,
+    ends::Ends,
     http::{Connection, address_of},
     plan::Class,
 };
@@ -44,8 +45,8 @@ use crate::{
 const RUN_WITHIN: Duration = Duration::from_secs(300);
 /// Pause before a request is sent again.
 const PAUSE: Duration = Duration::from_millis(5);
-/// What one request waits for an end.
-const WAIT_MS: u32 = 30_000;
+/// How long an end is waited for before it is looked up.
+const LOOK_AFTER: Duration = Duration::from_millis(500);
 /// Most runs in flight.
 const IN_FLIGHT_MAX: u32 = 4_096;
 
@@ -117,7 +118,10 @@ pub(crate) async fn run(args: ClientArgs, context: &Context) -> Result<Exit, Fai
             Some(services::connect(&config).await?)
         }
     };
-    let mut client = Client { address: address.into(), nats, effects, registered: HashSet::new() };
+    let (ends, reading) = Ends::of(&address);
+    let mut background = JoinSet::new();
+    background.spawn(reading);
+    let mut client = Client { address: address.into(), nats, effects, ends, registered: HashSet::new() };
     context.print_json(&Answer::Ready { ready: true })?;
     let mut lines = BufReader::new(tokio::io::stdin()).lines();
     while let Some(line) = lines.next_line().await.map_err(|error| Failure::internal(format!("stdin: {error}")))? {
@@ -137,6 +141,7 @@ struct Client {
     address: Arc<str>,
     nats: Option<Arc<NatsBus>>,
     effects: Option<Arc<Effects>>,
+    ends: Ends,
     registered: HashSet<String>,
 }
 
@@ -157,10 +162,14 @@ impl Client {
             self.register(&text).await?;
             self.registered.insert(name.clone());
         }
+        if request.op == Op::Run {
+            self.ends.opened().await;
+        }
         let job = Arc::new(Job {
             address: self.address.clone(),
             nats: self.nats.clone(),
             effects: self.effects.clone(),
+            ends: self.ends.clone(),
             name: LoopName::new(&name).map_err(|error| error.to_string())?,
             next: AtomicU32::new(0),
             request,
@@ -192,6 +201,7 @@ struct Job {
     address: Arc<str>,
     nats: Option<Arc<NatsBus>>,
     effects: Option<Arc<Effects>>,
+    ends: Ends,
     name: LoopName,
     next: AtomicU32,
     request: Request,
@@ -229,22 +239,20 @@ impl Job {
             Some(bus) => self.submit_nats(bus, name, &input, until).await?,
             None => {
                 let body = format!(r#"{{"name":"{}","key":"{name}","input":{input}}}"#, self.name);
-                let path = match self.request.op {
-                    Op::Run => format!("/v1/runs?waitMs={WAIT_MS}"),
-                    Op::Submit => "/v1/runs".to_owned(),
-                };
-                call(connection, "POST", &path, body.as_bytes(), until).await?
+                call(connection, "POST", "/v1/runs", body.as_bytes(), until).await?
             }
         };
         if self.request.op == Op::Submit {
             return Ok(());
         }
-        let path = format!("/v1/runs/{}?waitMs={WAIT_MS}", seen.run_id);
         while !seen.status.is_some_and(RunStatus::is_ended) {
-            if Instant::now() > until {
+            if let Some(status) = self.ends.of_run(&seen.run_id, LOOK_AFTER).await {
+                seen.status = Some(status);
+            } else if Instant::now() > until {
                 return Err("did not end in time".into());
+            } else {
+                seen = call(connection, "GET", &format!("/v1/runs/{}", seen.run_id), b"", until).await?;
             }
-            seen = call(connection, "GET", &path, b"", until).await?;
         }
         match seen.status {
             Some(RunStatus::Completed) => {}

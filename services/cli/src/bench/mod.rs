@@ -7,6 +7,7 @@
 mod client;
 mod definitions;
 mod effects;
+mod ends;
 mod engine;
 mod facts;
 mod http;

@@ -18,10 +18,10 @@ pub(crate) enum Mode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
 pub enum Class {
     /// Read-only, without a claim.
-    #[value(name = "R", alias = "r")]
+    #[value(name = "R")]
     R,
     /// Keyed, claimed.
-    #[value(name = "K", alias = "k")]
+    #[value(name = "K")]
     K,
 }
 
@@ -38,16 +38,22 @@ impl fmt::Display for Class {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
 pub enum Workload {
     /// Sequential latency: one run of 100 steps, alone
+    #[value(name = "W1")]
     W1,
     /// Concurrent throughput: 64 runs of 50 steps at once
+    #[value(name = "W2")]
     W2,
     /// Fan-out: one run of 500 parallel steps, joined
+    #[value(name = "W3")]
     W3,
     /// Many small runs: 2000 of one step, 64 in flight
+    #[value(name = "W4")]
     W4,
     /// Recovery: W2 with kill -9 at 40 %
+    #[value(name = "W5")]
     W5,
     /// Idle cost with 10 000 ended runs stored
+    #[value(name = "W6")]
     W6,
 }
 

@@ -86,6 +86,19 @@ fn pss_kib(pid: u32) -> Option<u64> {
     }
 }
 
+/// Processor time that all programs of this machine have used since it started, in seconds.
+pub(super) fn machine_cpu_s() -> Option<f64> {
+    let ticks = parse_busy(&fs::read_to_string("/proc/stat").ok()?)?;
+    Some(ticks as f64 / rustix::param::clock_ticks_per_second() as f64)
+}
+
+/// User, nice, system, interrupts and what the host took; not idle time and waiting for the disk.
+fn parse_busy(stat: &str) -> Option<u64> {
+    let line = stat.lines().next()?.strip_prefix("cpu ")?;
+    let numbers: Vec<u64> = line.split_whitespace().map(|word| word.parse().unwrap_or(0)).collect();
+    Some([0, 1, 2, 5, 6, 7].into_iter().filter_map(|at| numbers.get(at)).sum())
+}
+
 /// Flushes that the disk under a folder has completed since the machine started; all programs', so measure alone.
 pub(super) fn flushes(folder: &Path) -> Option<u64> {
     let device = fs::metadata(folder).ok()?.dev();
@@ -109,6 +122,7 @@ mod tests {
         let stat = "12 (a b) c) S 7 12 12 0 -1 4194304 1 2 3 4 10 20 30 40 20 0 1 0 5 6 7";
         let process = parse_stat(stat).unwrap();
         assert_eq!((process.parent, process.ticks), (7, 100));
+        assert_eq!(parse_busy("cpu  1 2 3 100 200 4 5 6 7 8\ncpu0 9\n"), Some(21));
         let line = " 254 0 vda 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17";
         assert_eq!(parse_flushes(line, 254, 0), Some(16));
         assert_eq!(parse_flushes(line, 254, 1), None);

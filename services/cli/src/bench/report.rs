@@ -122,4 +122,7 @@ pub(crate) struct Cost {
     pub(crate) written_kib_per_step: BTreeMap<&'static str, Option<Stat>>,
     /// Flushes of the disk per step, all programs of the machine.
     pub(crate) flushes_per_step: Option<Stat>,
+    /// Processors that programs outside the measurement kept busy: above some hundredths the figures are not to be
+    /// trusted.
+    pub(crate) others_cores: Option<Stat>,
 }

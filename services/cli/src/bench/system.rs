@@ -54,6 +54,10 @@ pub(super) struct Sample {
     pub(super) client_cpu_s: f64,
     /// Of the disk.
     pub(super) flushes: Option<u64>,
+    /// Processor time of all programs of the machine, in seconds.
+    pub(super) machine_cpu_s: Option<f64>,
+    /// When.
+    pub(super) at: Instant,
 }
 
 impl System {
@@ -213,7 +217,13 @@ impl System {
         let processes = Processes::read();
         let usage = self.pids().filter_map(|(role, pid)| Some((role, processes.usage(pid)?))).collect();
         let client_cpu_s = client.pid().and_then(|pid| processes.usage(pid)).map_or(0.0, |usage| usage.cpu_s);
-        Sample { usage, client_cpu_s, flushes: proc::flushes(self.dir.path()) }
+        Sample {
+            usage,
+            client_cpu_s,
+            flushes: proc::flushes(self.dir.path()),
+            machine_cpu_s: proc::machine_cpu_s(),
+            at: Instant::now(),
+        }
     }
 
     /// Memory by role, in KiB.

@@ -100,7 +100,11 @@ fn cost(row: &mut impl FnMut(&str, String), cost: &Cost) {
     let median = |stat: &Option<Stat>| stat.map_or("–".to_owned(), |stat| number(stat.median));
     let each: Vec<String> =
         cost.written_kib_per_step.iter().map(|(role, stat)| format!("{role} {}", median(stat))).collect();
-    row("   per step", format!("KiB written: {}   flushes: {}", each.join(", "), median(&cost.flushes_per_step)));
+    let (flushes, others) = (median(&cost.flushes_per_step), median(&cost.others_cores));
+    row(
+        "   per step",
+        format!("KiB written: {}   flushes: {flushes}   others kept {others} cores busy", each.join(", ")),
+    );
 }
 
 fn spread(stat: Option<Stat>) -> String {

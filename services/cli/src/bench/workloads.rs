@@ -276,7 +276,7 @@ fn small_runs(reps: &[Rep]) -> SmallRuns {
 fn cost(reps: &[Rep]) -> Cost {
     let mut cpu: BTreeMap<&'static str, Vec<f64>> = BTreeMap::new();
     let mut written: BTreeMap<&'static str, Vec<Option<f64>>> = BTreeMap::new();
-    let (mut totals, mut clients, mut flushes) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut totals, mut clients, mut flushes, mut others) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for rep in reps {
         let steps = f64::from(rep.steps);
         let mut total = 0.0;
@@ -289,7 +289,11 @@ fn cost(reps: &[Rep]) -> Cost {
             written.entry(role).or_default().push(bytes.map(|bytes| bytes as f64 / 1024.0 / steps));
         }
         totals.push(total);
-        clients.push((rep.after.client_cpu_s - rep.before.client_cpu_s) / steps * 1e3);
+        let client = (rep.after.client_cpu_s - rep.before.client_cpu_s) / steps * 1e3;
+        clients.push(client);
+        let (own_s, wall_s) = ((total + client) * steps / 1e3, (rep.after.at - rep.before.at).as_secs_f64());
+        let machine = rep.after.machine_cpu_s.zip(rep.before.machine_cpu_s);
+        others.push(machine.map(|(after, before)| ((after - before - own_s) / wall_s).max(0.0)));
         flushes.push(rep.after.flushes.zip(rep.before.flushes).map(|(a, b)| a.saturating_sub(b) as f64 / steps));
     }
     let whole = |values: Vec<Option<f64>>| Stat::of(&values.into_iter().collect::<Option<Vec<_>>>()?);
@@ -299,5 +303,6 @@ fn cost(reps: &[Rep]) -> Cost {
         client_cpu_s_per_1000: Stat::of(&clients),
         written_kib_per_step: written.into_iter().map(|(role, values)| (role, whole(values))).collect(),
         flushes_per_step: whole(flushes),
+        others_cores: whole(others),
     }
 }

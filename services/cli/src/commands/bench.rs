@@ -34,10 +34,10 @@ pub struct BenchArgs {
     #[arg(long)]
     fleet: bool,
     /// Effect classes of the step
-    #[arg(long, value_delimiter = ',', default_values = ["R", "K"], value_name = "CLASS")]
+    #[arg(long, value_delimiter = ',', ignore_case = true, default_values = ["R", "K"], value_name = "CLASS")]
     class: Vec<Class>,
     /// Only these workloads
-    #[arg(long, value_delimiter = ',', value_name = "WORKLOAD")]
+    #[arg(long, value_delimiter = ',', ignore_case = true, value_name = "WORKLOAD")]
     only: Vec<Workload>,
     /// Tiny sizes: shows within seconds that everything runs
     #[arg(long)]

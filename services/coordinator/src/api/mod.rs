@@ -2,6 +2,7 @@
 
 mod catalogue;
 mod definitions;
+mod endings;
 mod events;
 mod problem;
 mod receipts;
@@ -25,6 +26,7 @@ pub fn router(handle: Handle) -> Router {
     Router::new()
         .merge(runs::routes())
         .merge(events::routes())
+        .merge(endings::routes())
         .merge(receipts::routes())
         .merge(definitions::routes())
         .merge(catalogue::routes())
