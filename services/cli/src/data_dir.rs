@@ -100,7 +100,8 @@ fn holder(lock: &mut File) -> String {
 /// The subcommand of this process: no arguments, since they may hold inputs.
 fn command() -> String {
     let name = std::env::args().nth(1).unwrap_or_default();
-    name.chars().filter(char::is_ascii_alphanumeric).take(32).collect()
+    let name: String = name.chars().filter(char::is_ascii_alphanumeric).take(32).collect();
+    if name.is_empty() { "embedded".into() } else { name }
 }
 
 #[cfg(test)]

@@ -419,4 +419,27 @@ mod tests {
         let settings = CoordinatorSettings::read(&variable).unwrap();
         assert_eq!(settings.ledger.address().as_deref(), Some("postgres://joe:hunter2@db/x"));
     }
+
+    #[test]
+    fn the_sample_serves_every_process() {
+        let sample = include_str!("../../../deploy/ditto.yaml");
+        let tree = tree(sample, &[("DITTO_DB_PASSWORD", "x")]);
+        let coordinator = CoordinatorSettings::read(&tree).unwrap();
+        assert_eq!(coordinator.ledger.address().as_deref(), Some("postgres://ditto:x@postgres:5432/ditto"));
+        let worker = InteractionSettings::read(&tree).unwrap();
+        assert_eq!(worker.health.port, Some(9464));
+        let embedded = EmbeddedSettings::read(&tree).unwrap();
+        assert_eq!(embedded.interaction.permissions.tools, ["read_text"]);
+    }
+
+    #[test]
+    fn a_laptop_reads_its_folder_and_a_configured_worker_only_what_it_may() {
+        let embedded = EmbeddedSettings::read(&tree("log: {}\n", &[])).unwrap();
+        assert!(embedded.interaction.permissions.read && embedded.interaction.output.is_some());
+        let strict = tree("workers: { interaction: { permissions: { read: false } } }\n", &[]);
+        let embedded = EmbeddedSettings::read(&strict).unwrap();
+        assert_eq!(embedded.interaction.permissions, SandboxPolicy::default());
+        let fleet = InteractionSettings::read(&tree("log: {}\n", &[])).unwrap();
+        assert_eq!((fleet.interaction.permissions, fleet.interaction.output), (SandboxPolicy::default(), None));
+    }
 }

@@ -129,7 +129,7 @@ pub(crate) fn ending(paint: Paint, run: &RunView, summary: &str) -> String {
 /// What to do about an unknown outcome.
 pub(crate) fn unknown_hint(run: &str) -> String {
     format!(
-        "an effect may or may not have happened; look at `ditto receipts ls --run {run}`, find out at the backend, \
-         then `ditto receipts resolve CALL …`"
+        "an effect may or may not have happened, and nothing is sent again; find out at the backend, then tell it a \
+         server (`ditto dev` here): ditto receipts ls --run {run}; ditto receipts resolve CALL …"
     )
 }
