@@ -14,11 +14,11 @@ use crate::commands::{
 const ABOUT: &str = "Runs agent and tool work durably: no side effect twice, no unknown outcome called a success";
 
 const LONG_ABOUT: &str = "\
-Ditto runs loops of graphs of nodes (tools, models, outputs) so that they survive crashes. Every call with an effect
-has a receipt: it is stored before it is sent, claimed before it acts, and settled by evidence only. What is not known
+Ditto runs loops of graphs of nodes (tools, models, outputs) so that they survive crashes. Every call with an effect \
+has a receipt: it is stored before it is sent, claimed before it acts, and settled by evidence only. What is not known \
 is called unknown and waits for evidence or for a person; it is never repeated blindly and never called a success.
 
-On a laptop nothing else is needed: `ditto run FILE` and `ditto dev` hold the whole fleet in one process, with SQLite
+On a laptop nothing else is needed: `ditto run FILE` and `ditto dev` hold the whole fleet in one process, with SQLite \
 in `.ditto/`. A fleet is the same binary as `ditto coordinator` and `ditto worker …`, with NATS and PostgreSQL.";
 
 const AFTER_HELP: &str = "\

@@ -10,12 +10,15 @@ use ditto_coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorError, Handle, Plans,
     store::{Store, sqlite::SqliteStore},
 };
-use ditto_interaction::InteractionConfig;
+use ditto_interaction::{Interaction, InteractionConfig};
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
-use crate::{data_dir::DataDir, exit::Failure};
+use crate::{
+    data_dir::DataDir,
+    exit::{Failure, chain},
+};
 
 /// How long the start waits for the first announcement of the worker.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(10);
@@ -61,6 +64,11 @@ impl Embedded {
         let EmbeddedConfig { data_dir, mut coordinator, interaction, plans } = config;
         let data_dir = DataDir::take(&data_dir)?;
         let instance = data_dir.path().display().to_string();
+        // Before anything runs: a workspace or a sink that cannot be used is a mistake in the configuration.
+        let worker = Interaction::from_config(interaction.with_instance(format!("{instance}#interaction"))).build();
+        let worker = worker.map_err(|error| {
+            Failure::usage(format!("workers.interaction: {}", chain(&error))).code("CONFIG_INVALID")
+        })?;
         coordinator.name = "embedded".into();
         coordinator.instance = Some(format!("{instance}#coordinator"));
         coordinator.session_grace_ms = GRACE_MS;
@@ -89,8 +97,8 @@ impl Embedded {
             store.close().await;
             return Err(failure);
         }
-        let worker = worker(interaction, format!("{instance}#interaction"), bus.clone(), stop_worker.clone());
-        tasks.spawn(async move { Ended::Worker(worker.await) });
+        let (doorway, stop) = (bus.clone(), stop_worker.clone());
+        tasks.spawn(async move { Ended::Worker(worker.run(doorway, stop).await.map_err(|error| chain(&error))) });
         let mut embedded = Self { handle, bus, store, tasks, stop_worker, stop_coordinator, data_dir };
         let serves = async {
             let mut changes = embedded.handle.catalogue().subscribe();
@@ -177,16 +185,6 @@ impl Embedded {
         self.store.close().await;
         debug!("the embedded fleet has stopped");
     }
-}
-
-/// Runs the worker until it is told to stop; a lost session is followed by a new one.
-async fn worker(
-    config: InteractionConfig,
-    instance: String,
-    bus: Arc<LocalBus>,
-    stop: CancellationToken,
-) -> Result<(), String> {
-    ditto_interaction::run(config.with_instance(instance), bus, stop).await.map_err(|error| crate::exit::chain(&error))
 }
 
 fn failure_of(ended: Option<Result<Ended, tokio::task::JoinError>>) -> Failure {

@@ -16,7 +16,7 @@ use crate::{
 /// Options of `ditto coordinator`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Start as many as you like: they share the work, and one that dies is taken over within seconds.
+Start as many as you like: they share the work, and one that dies is taken over within seconds. \
 Sections of ditto.yaml: coordinator, ledger, bus, http, log, telemetry.
 
 Examples:

@@ -34,7 +34,7 @@ const ROUND_TRIP: Duration = Duration::from_secs(2);
 /// Options of `ditto doctor`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Looks at the configuration, the data folder of embedded runs, the workspace of tools, and, where they are configured or
+Looks at the configuration, the data folder of embedded runs, the workspace of tools, and, where they are configured or \
 named here, at the ledger, the bus and a server. Exit code 0: nothing is broken.
 
 Examples:

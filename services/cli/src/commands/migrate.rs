@@ -13,7 +13,7 @@ use crate::{
 /// Options of `ditto migrate`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Coordinators do this themselves when they start, and several may do it at once. Run it alone when the coordinators' role
+Coordinators do this themselves when they start, and several may do it at once. Run it alone when the coordinators' role \
 may not change the schema.
 
 Example:

@@ -45,7 +45,7 @@ const LOOK_AFTER: Duration = Duration::from_millis(250);
 /// Options of `ditto run`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The result goes to stdout, progress and deliveries go to stderr. State is in .ditto/: kill it at any moment and give the
+The result goes to stdout, progress and deliveries go to stderr. State is in .ditto/: kill it at any moment and give the \
 same command with the same --key again (or --resume RUN), and it goes on; nothing is done twice.
 
 By itself it may read files of the current folder and print deliveries; ditto.yaml allows more (docs/configuration.md).
@@ -55,7 +55,7 @@ Examples:
   ditto run order.yaml --input @order.json --set dryRun=true --key order-4711
   ditto run --resume 01KBA…
 
-Exit codes: 0 completed, 1 failed, 2 wrong input, 3 partial, 4 waits for a person, 5 unknown outcome, 6 cancelled,
+Exit codes: 0 completed, 1 failed, 2 wrong input, 3 partial, 4 waits for a person, 5 unknown outcome, 6 cancelled, \
 7 no backend, 130 stopped by a signal.")]
 pub struct RunArgs {
     /// Definition, YAML or JSON; - for stdin

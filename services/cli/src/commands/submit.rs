@@ -42,7 +42,7 @@ impl From<Kind> for SubmitKind {
 /// Options of `ditto submit`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-The answer comes after the run is durable. With --key it is safe to repeat: the same key is the same run for ever.
+The answer comes after the run is durable. With --key it is safe to repeat: the same key is the same run for ever. \
 A file is registered first, over the server's API.
 
 Examples:

@@ -13,6 +13,9 @@ use crate::{
     settings::InteractionSettings,
 };
 
+/// What a service logs unless configured otherwise: its own life, of the libraries only what goes wrong.
+pub(super) const SERVICE_LOG: &str = "info,async_nats=warn,opentelemetry=warn,opentelemetry_sdk=warn";
+
 /// Kinds of workers.
 #[derive(Debug, Subcommand)]
 pub enum WorkerCommand {
@@ -23,7 +26,7 @@ pub enum WorkerCommand {
 /// Options of `ditto worker interaction`.
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Start as many as the work needs. A worker holds no credentials for the ledger; it finds coordinators over NATS and waits
+Start as many as the work needs. A worker holds no credentials for the ledger; it finds coordinators over NATS and waits \
 for one. Sections of ditto.yaml: workers.interaction, bus, health, log, telemetry.
 
 Example:
@@ -40,6 +43,7 @@ pub(super) async fn run(command: WorkerCommand, context: &Context) -> Result<Exi
     if let Some(url) = args.nats.filter(|url| !url.is_empty()) {
         settings.bus.url = url;
     }
+    settings.telemetry.log.filter.get_or_insert_with(|| SERVICE_LOG.into());
     let _telemetry = telemetry::init(&settings.telemetry, "ditto-worker-interaction").map_err(telemetry_failure)?;
     let shutdown = Shutdown::listen().map_err(|error| Failure::internal(format!("signals: {error}")))?;
     services::interaction(settings, &shutdown).await

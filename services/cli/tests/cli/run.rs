@@ -58,6 +58,14 @@ fn what_is_wrong_is_named_before_anything_starts() {
 }
 
 #[test]
+fn a_workspace_that_is_not_there_is_a_mistake_in_the_configuration() {
+    let place = Place::new();
+    place.write("ditto.yaml", "workers: { interaction: { workspace: nowhere } }\n");
+    let said = place.ditto(&["run", &example("read-and-deliver.yaml"), "--input", TWO]).expect(2);
+    assert!(said.err.contains("workers.interaction: failed to set up the sandbox"), "{}", said.err);
+}
+
+#[test]
 fn a_failing_task_fails_the_run_with_its_code() {
     let place = Place::new();
     let said =
