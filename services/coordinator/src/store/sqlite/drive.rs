@@ -84,8 +84,7 @@ async fn load(
     let checkpoint: Option<Vec<u8>> = checkpoint.map(|row| row.try_get(0)).transpose()?.flatten();
     let checkpoint = checkpoint.map(rows::json);
     let named = checkpoint.as_ref().map(rows::checkpoint_calls).unwrap_or_default();
-    let calls = calls(connection, &named).await?.into_iter().map(|(call, stored)| (call, stored));
-    let calls: HashMap<CallUid, StoredCall> = calls.collect();
+    let calls: HashMap<CallUid, StoredCall> = calls(connection, &named).await?.into_iter().collect();
     let input = payloads::resolve(connection, bucket, row.try_get(3)?, row.try_get(4)?).await?;
     Ok(Some(LoadedRun {
         run: run.clone(),
