@@ -352,7 +352,13 @@ async fn soak_nothing_happens_twice_and_nothing_is_made_up() {
             assert_eq!(of_run.len(), expected, "seed {seed}: {tag} completed without all of its calls");
         } else {
             let lost = of_run.iter().any(|r| r.state == ReceiptState::Unknown);
-            assert!(lost, "seed {seed}: {tag} is {} although nothing is unknown", statuses[run]);
+            let error = fleet.run(run).await.and_then(|view| view.error);
+            assert!(
+                lost,
+                "seed {seed}: {tag} is {} although nothing is unknown: {error:?}\n{of_run:#?}\n{}",
+                statuses[run],
+                fleet.logs_about(run)
+            );
         }
     }
 

@@ -7,3 +7,4 @@ mod embedded_kill;
 mod long_loop;
 mod servers;
 mod takeover;
+mod traces;

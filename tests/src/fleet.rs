@@ -151,11 +151,12 @@ impl Fleet {
         }
         let http = reqwest::Client::builder().timeout(Duration::from_secs(30)).build().unwrap();
         let fleet = Self { postgres, nats, coordinators, workers, effects, fault_log, urls, http, dir };
-        fleet.until("workers are announced", Duration::from_secs(60), async || {
-            let catalogue = fleet.get("/v1/catalogue").await?;
-            (shape.workers == 0 || catalogue["items"].as_array()?.len() >= 3).then_some(())
-        })
-        .await;
+        fleet
+            .until("workers are announced", Duration::from_secs(60), async || {
+                let catalogue = fleet.get("/v1/catalogue").await?;
+                (shape.workers == 0 || catalogue["items"].as_array()?.len() >= 3).then_some(())
+            })
+            .await;
         for class in ['R', 'K', 'N'] {
             fleet.register(&chain(class)).await;
         }
@@ -206,6 +207,15 @@ impl Fleet {
         self.coordinators.iter().chain(&self.workers).map(|p| format!("--- {}\n", tail(p))).collect()
     }
 
+    /// All log lines that name this, with the process they are from.
+    pub fn logs_about(&self, name: &str) -> String {
+        let lines = |process: &Process| {
+            let log = process.log();
+            log.lines().filter(|line| line.contains(name)).map(|line| format!("{line}\n")).collect::<String>()
+        };
+        self.coordinators.iter().chain(&self.workers).map(|p| format!("--- {}\n{}", p.name(), lines(p))).collect()
+    }
+
     /// One GET at the first coordinator that answers.
     pub async fn get(&self, path: &str) -> Option<Value> {
         for url in &self.urls {
@@ -227,7 +237,8 @@ impl Fleet {
     async fn post_text(&self, path: &str, text: &str) -> (StatusCode, Value) {
         self.until(&format!("POST {path}"), Duration::from_secs(60), async || {
             for url in &self.urls {
-                let request = self.http.post(format!("{url}{path}")).timeout(Duration::from_secs(5)).body(text.to_owned());
+                let request =
+                    self.http.post(format!("{url}{path}")).timeout(Duration::from_secs(5)).body(text.to_owned());
                 if let Ok(answer) = request.send().await
                     && !answer.status().is_server_error()
                 {
@@ -261,7 +272,8 @@ impl Fleet {
 
     /// Waits for the end of a run.
     pub async fn ended(&self, run: &str, within: Duration) -> RunView {
-        self.until(&format!("run {run} ends"), within, async || self.run(run).await.filter(|r| r.status.is_ended())).await
+        self.until(&format!("run {run} ends"), within, async || self.run(run).await.filter(|r| r.status.is_ended()))
+            .await
     }
 
     /// All receipts of a run.

@@ -83,6 +83,11 @@ impl Process {
         self.child.id()
     }
 
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.spec.name
+    }
+
     /// What it printed.
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.spec.log).unwrap_or_default()
