@@ -102,7 +102,7 @@ impl<H: NodeHandler> Typed<H> {
     fn read(&self, input: &Json) -> Result<H::Input, NodeError> {
         let refuse = |message: String| NodeError::invalid_input(codes::INVALID_INPUT, message);
         self.schema.check(input).map_err(|error| refuse(format!("input {error}")))?;
-        input.to().map_err(|error| refuse(format!("input: {error}")))
+        crate::read_typed(input).map_err(|error| refuse(format!("input: {error}")))
     }
 }
 

@@ -30,6 +30,6 @@ pub use context::NodeContext;
 pub use error::{NodeError, QueryAnswer, WorkerError};
 pub use handler::{DynHandler, NodeHandler};
 pub use sandbox::{Permission, Sandbox, SandboxError, SandboxPolicy};
-pub use schema::{ArgumentSchema, SchemaError};
+pub use schema::{ArgumentSchema, SchemaError, read_typed};
 pub use verdict::{Ending, Settlement, Standing, verdict_for};
 pub use worker::{Worker, WorkerBuilder};

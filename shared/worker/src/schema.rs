@@ -2,6 +2,7 @@
 
 use ditto_contracts::Json;
 use schemars::JsonSchema;
+use serde::de::DeserializeOwned;
 
 /// Longest text of one violation, in characters: it becomes part of an error message.
 const VIOLATION_CHARS_MAX: usize = 400;
@@ -82,6 +83,19 @@ impl ArgumentSchema {
     }
 }
 
+/// Reads a value as a type. Types that serde reads by way of a buffer (`flatten`, `untagged`, internally tagged enums)
+/// cannot take numbers that keep every digit; they are read again from ordinary numbers.
+///
+/// # Errors
+/// The value does not have the shape of `T`.
+pub fn read_typed<T: DeserializeOwned>(value: &Json) -> Result<T, serde_json::Error> {
+    value.to().or_else(|error| {
+        let parsed: serde_json::Value = value.to()?;
+        // The first error is the one with a place in it.
+        T::deserialize(parsed).map_err(|_| error)
+    })
+}
+
 /// `/items/3/name` as `$.items[3].name`.
 fn path_of(pointer: &str) -> String {
     let mut path = String::from("$");
@@ -140,6 +154,35 @@ mod tests {
         let schema = ArgumentSchema::of::<Json>().unwrap();
         assert!(schema.validator.is_none(), "{}", schema.json());
         assert_eq!(schema.check(&json("[1]")), Ok(()));
+    }
+
+    #[test]
+    fn tagged_flattened_and_untagged_types_take_numbers() {
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        #[serde(tag = "kind", rename_all = "lowercase")]
+        enum Shape {
+            Circle { radius: f64 },
+        }
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        #[serde(untagged)]
+        enum Size {
+            Number(u64),
+        }
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Outer {
+            #[serde(flatten)]
+            shape: Shape,
+            size: Size,
+            raw: Json,
+        }
+        let value = json(r#"{"kind":"circle","radius":1.5,"size":18446744073709551615,"raw":[1e2]}"#);
+        let outer: Outer = read_typed(&value).unwrap();
+        assert_eq!(outer.shape, Shape::Circle { radius: 1.5 });
+        assert_eq!(outer.size, Size::Number(u64::MAX));
+        assert!(read_typed::<Outer>(&json("{}")).is_err());
+        // What is read directly keeps every digit.
+        let raw: Json = read_typed(&json(r#"{"a":1e400}"#)).unwrap();
+        assert_eq!(raw.as_str(), r#"{"a":1e400}"#);
     }
 
     #[test]

@@ -99,18 +99,17 @@ pub(crate) async fn run(
     bus: Arc<dyn Bus>,
     shutdown: CancellationToken,
 ) -> Result<(), WorkerError> {
-    let id = SessionId::generate();
     let ledger = Ledger::new(bus.clone());
     let opened = tokio::select! {
         () = shutdown.cancelled() => return Ok(()),
-        opened = open(&parts, &config, &ledger, bus.as_ref(), &id) => opened,
+        opened = open(&parts, &config, &ledger, bus.as_ref()) => opened,
     };
     let (asks, ask_queue) = mpsc::channel(QUEUE);
     let (results, result_queue) = mpsc::channel(QUEUE);
     let gate = Arc::new(Gate::new());
     let held = Held::new(gate.clone(), config.held_bytes_max, config.resend_after);
     let session = Arc::new(Session {
-        id,
+        id: opened.id,
         bus,
         ledger,
         metrics: parts.metrics.clone(),
@@ -179,6 +178,7 @@ pub(crate) async fn run(
 }
 
 struct Opened {
+    id: SessionId,
     lease: Lease,
     consumer: String,
     cancels: Box<dyn Subscription>,
@@ -186,11 +186,14 @@ struct Opened {
 }
 
 /// Opens and announces, as often as it takes.
-async fn open(parts: &Parts, config: &WorkerConfig, ledger: &Ledger, bus: &dyn Bus, id: &SessionId) -> Opened {
+///
+/// Each try is a session of its own: one whose reply was lost may have expired before the next try, and a session that
+/// was declared dead stays dead. What an earlier try opened expires by itself; it holds nothing.
+async fn open(parts: &Parts, config: &WorkerConfig, ledger: &Ledger, bus: &dyn Bus) -> Opened {
     let mut pause = Duration::from_millis(50);
     let mut told = false;
     loop {
-        match try_open(parts, config, ledger, bus, id).await {
+        match try_open(parts, config, ledger, bus, SessionId::generate()).await {
             Ok(opened) => return opened,
             Err(error) => {
                 if let Some(part) = &parts.health {
@@ -212,7 +215,7 @@ async fn try_open(
     config: &WorkerConfig,
     ledger: &Ledger,
     bus: &dyn Bus,
-    id: &SessionId,
+    id: SessionId,
 ) -> Result<Opened, String> {
     let text = |error: &dyn std::fmt::Display| error.to_string();
     let request = OpenRequest {
@@ -228,15 +231,15 @@ async fn try_open(
         ledger.ask(subjects::LEDGER_OPEN, &request, config.request_timeout).await.map_err(|error| text(&error))?;
     // Listening before anything is announced: no notice for a call of this session can be missed.
     let cancels = bus
-        .subscribe(&subjects::cancel(&parts.kind, id), None, notices::CAPACITY)
+        .subscribe(&subjects::cancel(&parts.kind, &id), None, notices::CAPACITY)
         .await
         .map_err(|error| text(&error))?;
     let confirms = bus
-        .subscribe(&subjects::confirm(&parts.kind, id), None, notices::CAPACITY)
+        .subscribe(&subjects::confirm(&parts.kind, &id), None, notices::CAPACITY)
         .await
         .map_err(|error| text(&error))?;
-    let consumer = announce(parts, config, ledger, id).await?;
-    Ok(Opened { lease: Lease::new(&reply, sent), consumer, cancels, confirms })
+    let consumer = announce(parts, config, ledger, &id).await?;
+    Ok(Opened { id, lease: Lease::new(&reply, sent), consumer, cancels, confirms })
 }
 
 async fn announce(parts: &Parts, config: &WorkerConfig, ledger: &Ledger, id: &SessionId) -> Result<String, String> {

@@ -7,7 +7,7 @@ use ditto_contracts::{
     interaction::{ExternalResult, ExternalStatus},
     wire::ledger::Offer,
 };
-use ditto_worker::{ArgumentSchema, NodeError, QueryAnswer};
+use ditto_worker::{ArgumentSchema, NodeError, QueryAnswer, read_typed};
 use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
@@ -79,8 +79,8 @@ impl Tool {
         let execute: Execute = Arc::new(move |cx, arguments| {
             let function = function.clone();
             Box::pin(async move {
-                let arguments =
-                    arguments.to().map_err(|error| ToolError::invalid_arguments(format!("arguments: {error}")))?;
+                let arguments = read_typed(&arguments)
+                    .map_err(|error| ToolError::invalid_arguments(format!("arguments: {error}")))?;
                 let value = function(cx, arguments).await?;
                 // The effect is done: an answer that cannot be written must not look like "not sent".
                 value
@@ -147,7 +147,7 @@ impl Tool {
         self.query = Some(Arc::new(move |cx, arguments| {
             let query = query.clone();
             Box::pin(async move {
-                let Ok(arguments) = arguments.to() else { return QueryAnswer::Unanswered };
+                let Ok(arguments) = read_typed(&arguments) else { return QueryAnswer::Unanswered };
                 // An error says that nobody knows: the ledger asks again.
                 let Ok(answer) = query(cx, arguments).await else { return QueryAnswer::Unanswered };
                 answer.try_map(IntoOutcome::into_outcome).unwrap_or(QueryAnswer::Unanswered)
