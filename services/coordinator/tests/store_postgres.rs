@@ -1,4 +1,5 @@
 //! The Postgres ledger: the conformance suite, and what only a server can do to a ledger.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests fail by panicking")]
 
 #[macro_use]
 mod conformance;
