@@ -49,7 +49,7 @@ impl Default for CoordinatorConfig {
             session_ttl_ms: 3_000,
             session_grace_ms: 1_000,
             worker_ttl_ms: 15_000,
-            worker_grace_ms: 5_000,
+            worker_grace_ms: 2_000,
             reconcile_window_ms: 600_000,
             worker_wait_ms: 30_000,
             sweep_period_ms: 1_000,

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use ditto_bus::{Ack, BusError, ConsumerSpec, Delivery};
 use ditto_contracts::{
-    Json, Verdict, WireError, codes,
+    Json, SessionId, Verdict, WireError, codes,
     wire::{ResultBody, ResultMessage, subjects},
 };
 use tokio_util::sync::CancellationToken;
@@ -19,21 +19,42 @@ use crate::{
 /// Messages asked for at once.
 const PULL_MAX: usize = 512;
 
-/// The consumer of one shard and of the shards it adopted.
-pub(crate) fn consumer(core: &Core, shards: &[String]) -> ConsumerSpec {
+/// Name of the consumer of a coordinator's shard.
+pub(crate) fn consumer_name(session: &SessionId) -> String {
+    format!("results_{session}")
+}
+
+/// The consumer of one coordinator's shard.
+pub(crate) fn consumer(core: &Core, session: &SessionId) -> ConsumerSpec {
     ConsumerSpec {
         stream: subjects::RESULTS_STREAM,
-        name: format!("results_{}", core.session),
-        filter_subjects: shards.to_vec(),
+        name: consumer_name(session),
+        filter_subjects: vec![subjects::results(session)],
         ack_wait: Duration::from_millis(core.config.ack_wait_ms),
         max_deliver: u32::MAX >> 1,
         max_ack_pending: 65_536,
     }
 }
 
+/// Takes what lies in the shard of a coordinator that is gone. What it had taken and not acknowledged comes back after
+/// `ack_wait` and is found by a later look.
+pub(crate) async fn drain(core: &Core, driver: &DriverSender, session: &SessionId) -> Result<(), BusError> {
+    core.bus.ensure_consumer(&consumer(core, session)).await?;
+    let mut pull =
+        core.bus.pull(subjects::RESULTS_STREAM, &consumer_name(session), PULL_MAX, Duration::from_millis(200)).await?;
+    while let Some(first) = pull.next().await? {
+        let mut batch = vec![first];
+        while let Some(more) = pull.try_next() {
+            batch.push(more);
+        }
+        take(core, driver, batch).await;
+    }
+    Ok(())
+}
+
 /// Pulls until told to stop.
 pub(crate) async fn run(core: Core, driver: DriverSender, stop: CancellationToken) {
-    let name = format!("results_{}", core.session);
+    let name = consumer_name(&core.session);
     let expires = Duration::from_secs(30);
     while !stop.is_cancelled() {
         let opened = tokio::select! {

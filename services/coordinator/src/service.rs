@@ -184,8 +184,7 @@ impl Coordinator {
         let Self { handle, mut tasks, driver, driver_rx, dispatcher, ready, abandon } = self;
         let core = handle.core.clone();
         let stop = shutdown.child_token();
-        let shards = vec![subjects::results(&core.session)];
-        prepare_streams(&core, &shards, &stop).await;
+        prepare_streams(&core, &stop).await;
         let mut parts = JoinSet::new();
         parts.spawn(claims::run(core.clone(), stop.clone()));
         parts.spawn(results::run(core.clone(), handle.driver.clone(), stop.clone()));
@@ -193,7 +192,7 @@ impl Coordinator {
         parts.spawn(handle.intake.clone().serve_inbox(stop.clone()));
         parts.spawn(doorbells(core.clone(), handle.driver.clone(), stop.clone()));
         parts.spawn(catalogue_watch(core.clone(), handle.driver.clone(), stop.clone()));
-        let sweepers = Sweepers { core: core.clone(), driver: handle.driver.clone(), dispatcher: dispatcher.clone(), shards, adopted_elsewhere: Default::default() };
+        let sweepers = Sweepers { core: core.clone(), driver: handle.driver.clone(), dispatcher: dispatcher.clone(), live_coordinators: Default::default() };
         parts.spawn(sweepers.run(stop.clone()));
         let driver = tokio::spawn(driver.run(driver_rx));
         let _ = ready.send(true); // nobody may be waiting
@@ -235,11 +234,11 @@ impl Coordinator {
 }
 
 /// Creates streams and consumers before anything needs them; a bus that is away is waited for.
-async fn prepare_streams(core: &Core, shards: &[String], stop: &CancellationToken) {
+async fn prepare_streams(core: &Core, stop: &CancellationToken) {
     loop {
         let prepared = async {
             streams::ensure(core, None).await?;
-            core.bus.ensure_consumer(&results::consumer(core, shards)).await
+            core.bus.ensure_consumer(&results::consumer(core, &core.session)).await
         };
         match prepared.await {
             Ok(()) => return,

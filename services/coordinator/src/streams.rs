@@ -7,7 +7,8 @@ use ditto_contracts::{ErrorClass, NodeType, Pool, WireError, wire::{ledger::Offe
 
 use crate::core::Core;
 
-const DAY: Duration = Duration::from_secs(86_400);
+/// How long the streams keep a message.
+pub(crate) const MAX_AGE: Duration = Duration::from_secs(86_400);
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
 /// Largest job or result message; larger values travel as payloads.
 const MESSAGE_BYTES_MAX: u32 = 512 * 1024;
@@ -18,7 +19,7 @@ pub(crate) fn specs(core: &Core) -> [StreamSpec; 3] {
         name,
         subjects: vec![subject.to_owned()],
         max_bytes,
-        max_age: DAY,
+        max_age: MAX_AGE,
         max_message_bytes: MESSAGE_BYTES_MAX,
         duplicate_window: DUPLICATE_WINDOW,
         replicas: core.config.stream_replicas,

@@ -7,7 +7,7 @@ use ditto_bus::BusEvent;
 use ditto_contracts::{RunId, SessionId, wire::subjects};
 use rand::RngExt as _;
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, error, info, trace, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::{
     core::Core,
@@ -29,10 +29,8 @@ pub(crate) struct Sweepers {
     pub(crate) core: Core,
     pub(crate) driver: DriverSender,
     pub(crate) dispatcher: Dispatcher,
-    /// Result shards this process takes: its own first, then those of dead coordinators.
-    pub(crate) shards: Vec<String>,
-    /// Shards that another live coordinator takes.
-    pub(crate) adopted_elsewhere: HashSet<String>,
+    /// Coordinators that may still take their own results.
+    pub(crate) live_coordinators: HashSet<SessionId>,
 }
 
 impl Sweepers {
@@ -92,7 +90,7 @@ impl Sweepers {
 
     async fn check_streams(&mut self, before: Option<ditto_bus::StreamState>) -> Result<ditto_bus::StreamState, ditto_bus::BusError> {
         let (state, lost) = streams::ensure(&self.core, before).await?;
-        self.core.bus.ensure_consumer(&results::consumer(&self.core, &self.shards)).await?;
+        self.core.bus.ensure_consumer(&results::consumer(&self.core, &self.core.session)).await?;
         if before.is_some() && lost {
             error!("the jobs stream lost its messages; every planned call is published again");
             self.recreate_worker_consumers().await;
@@ -166,14 +164,18 @@ impl Sweepers {
         while self.changed(core.store.sweep_limits(window, PAGE).await?).await {}
         let wait = Duration::from_millis(core.config.worker_wait_ms);
         while self.changed(core.store.sweep_unserved(wait, PAGE).await?).await {}
-        if round.is_multiple_of(5) {
-            self.adopt_shards(!dead.is_empty() || round.is_multiple_of(50)).await?;
+        if round.is_multiple_of(5) || !dead.is_empty() {
+            let sessions = core.store.sessions_list(1_000).await?;
+            let live = sessions.iter().filter(|s| s.role == SessionRole::Coordinator && s.dead_ms.is_none());
+            self.live_coordinators = live.map(|s| s.session.clone()).collect();
+            self.drain_dead_shards().await;
         }
         if round.is_multiple_of(20) {
             let owned = core.store.runs_owned(&core.session, OWNED_MAX).await?;
             let _ = self.driver.send(Msg::Owned(owned)); // the driver ends after the sweepers
         }
         if round.is_multiple_of(300) {
+            self.forget_old_shards().await?;
             let retention = Duration::from_millis(core.config.retention_ms);
             for _ in 0..20 {
                 if !core.store.sweep_retention(retention).await? {
@@ -198,39 +200,40 @@ impl Sweepers {
         full
     }
 
-    /// Takes over the result shards of dead coordinators, so that results on their way there are not left lying.
-    async fn adopt_shards(&mut self, again: bool) -> Result<(), StoreError> {
-        if again {
-            // Whoever had adopted them may have died since.
-            self.adopted_elsewhere.clear();
-        }
+    /// Removes consumers of coordinators whose messages the stream has dropped by now.
+    async fn forget_old_shards(&self) -> Result<(), StoreError> {
+        let before_ms = self.core.clock.now_ms() - i64::try_from(2 * streams::MAX_AGE.as_millis()).unwrap_or(i64::MAX);
         for session in self.core.store.sessions_list(1_000).await? {
-            if session.role != SessionRole::Coordinator || session.dead_ms.is_none() {
-                continue;
-            }
-            let shard = subjects::results(&session.session);
-            if self.shards.contains(&shard) || self.adopted_elsewhere.contains(&shard) {
-                continue;
-            }
-            let name = format!("results_{}", session.session);
-            if let Err(error) = self.core.bus.delete_consumer(subjects::RESULTS_STREAM, &name).await {
-                debug!(%error, "consumer of a dead coordinator is not removed now");
-                continue;
-            }
-            let mut shards = self.shards.clone();
-            shards.push(shard.clone());
-            // Refused when another live coordinator adopted it first.
-            match self.core.bus.ensure_consumer(&results::consumer(&self.core, &shards)).await {
-                Ok(()) => {
-                    info!(session = %session.session, "results of a dead coordinator adopted");
-                    self.shards = shards;
-                }
-                Err(error) => {
-                    trace!(session = %session.session, %error, "results of a dead coordinator are not adopted here");
-                    self.adopted_elsewhere.insert(shard);
+            if session.role == SessionRole::Coordinator && session.dead_ms.is_some_and(|dead_ms| dead_ms < before_ms) {
+                let name = results::consumer_name(&session.session);
+                if let Err(error) = self.core.bus.delete_consumer(subjects::RESULTS_STREAM, &name).await {
+                    debug!(%name, %error, "old consumer is not removed now");
                 }
             }
         }
         Ok(())
+    }
+
+    /// Takes what lies in the result shards of dead coordinators. Any coordinator may, also several at once.
+    async fn drain_dead_shards(&self) {
+        let waiting = match self.core.bus.stream_subjects(subjects::RESULTS_STREAM, subjects::RESULTS_ALL).await {
+            Ok(waiting) => waiting,
+            Err(error) => {
+                debug!(%error, "result shards are not looked at now");
+                return;
+            }
+        };
+        let own = subjects::results(&self.core.session);
+        for (shard, messages) in waiting {
+            if shard == own {
+                continue;
+            }
+            let owner = shard.rsplit('.').next().and_then(|token| SessionId::new(token).ok());
+            let Some(owner) = owner.filter(|owner| !self.live_coordinators.contains(owner)) else { continue };
+            info!(session = %owner, messages, "taking results addressed to a dead coordinator");
+            if let Err(error) = results::drain(&self.core, &self.driver, &owner).await {
+                debug!(session = %owner, %error, "results of a dead coordinator are not taken now");
+            }
+        }
     }
 }

@@ -265,6 +265,10 @@ pub trait Bus: Send + Sync + 'static {
     /// What a stream looks like.
     async fn stream_state(&self, stream: &'static str) -> Result<StreamState, BusError>;
 
+    /// Subjects of a stream that hold messages and match the filter, with how many. One request; for many subjects only
+    /// a part may be told.
+    async fn stream_subjects(&self, stream: &'static str, filter: &str) -> Result<Vec<(String, u64)>, BusError>;
+
     /// Creates the consumer, or updates the settings that may change. Several coordinators may do so at once.
     async fn ensure_consumer(&self, spec: &ConsumerSpec) -> Result<(), BusError>;
 

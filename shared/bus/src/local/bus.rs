@@ -283,6 +283,11 @@ impl Bus for LocalBus {
         Ok(self.stream_named(stream)?.state(false))
     }
 
+    async fn stream_subjects(&self, stream: &'static str, filter: &str) -> Result<Vec<(String, u64)>, BusError> {
+        self.open()?;
+        Ok(self.stream_named(stream)?.subjects(filter))
+    }
+
     async fn ensure_consumer(&self, spec: &ConsumerSpec) -> Result<(), BusError> {
         self.open()?;
         let id = self.next_consumer.fetch_add(1, Ordering::Relaxed);

@@ -147,6 +147,17 @@ impl Stream {
         }
     }
 
+    /// Subjects with messages that match the filter.
+    pub(super) fn subjects(&self, filter: &str) -> Vec<(String, u64)> {
+        let mut counts: HashMap<String, u64> = HashMap::new();
+        for entry in self.lock().entries.values() {
+            if subject::matches(filter, &entry.message.subject) {
+                *counts.entry(entry.message.subject.clone()).or_default() += 1;
+            }
+        }
+        counts.into_iter().collect()
+    }
+
     /// Stores a message.
     pub(super) fn store(&self, message: Message, delay: Duration, lost: bool) -> Result<Published, BusError> {
         let now = Instant::now();

@@ -89,6 +89,8 @@ struct StreamInfoState {
     messages: u64,
     bytes: u64,
     last_seq: u64,
+    /// Only when asked for.
+    subjects: std::collections::HashMap<String, u64>,
 }
 
 #[derive(Deserialize)]
@@ -131,6 +133,16 @@ pub(super) async fn stream_state(link: &Link, name: &str) -> Result<StreamState,
     match info.error {
         Some(error) => Err(api_error("stream state", &format!("stream {name}"), error)),
         None => state(&info),
+    }
+}
+
+/// Subjects with messages; the server tells up to 100 000 of them.
+pub(super) async fn stream_subjects(link: &Link, name: &str, filter: &str) -> Result<Vec<(String, u64)>, BusError> {
+    let body = serde_json::json!({ "subjects_filter": filter });
+    let info: StreamInfo = call(link, "stream subjects", format!("STREAM.INFO.{name}"), &body).await?;
+    match info.error {
+        Some(error) => Err(api_error("stream subjects", &format!("stream {name}"), error)),
+        None => Ok(info.state.subjects.into_iter().collect()),
     }
 }
 

@@ -159,6 +159,11 @@ impl Bus for NatsBus {
         api::stream_state(&self.link, stream).await
     }
 
+    async fn stream_subjects(&self, stream: &'static str, filter: &str) -> Result<Vec<(String, u64)>, BusError> {
+        self.open()?;
+        api::stream_subjects(&self.link, stream, filter).await
+    }
+
     async fn ensure_consumer(&self, spec: &ConsumerSpec) -> Result<(), BusError> {
         self.open()?;
         api::ensure_consumer(&self.link, spec).await?;
