@@ -325,7 +325,8 @@ fn read(message: &Message, stored: Option<u64>) -> Result<Submission, WireError>
 }
 
 fn parse(body: bytes::Bytes) -> Result<Json, WireError> {
-    Json::parse(body).map_err(|error| WireError::invalid(codes::INVALID_INPUT, format!("body: {error}")))
+    // The input is as deep as a value may be; the message around it adds a level.
+    Json::parse_around(body, 1).map_err(|error| WireError::invalid(codes::INVALID_INPUT, format!("body: {error}")))
 }
 
 /// What the same key must come with again.

@@ -14,7 +14,7 @@ use tracing::warn;
 use crate::{metrics, store::{Store, StoreError, StoreResult}};
 
 /// A verb of the store over a batch of items.
-pub(crate) trait Verb: Send + Sync + 'static {
+pub(crate) trait Verb: Send + Sync + Sized + 'static {
     /// One item.
     type Item: Send + Sync + 'static;
     /// Its answer.
@@ -32,8 +32,11 @@ pub(crate) trait Verb: Send + Sync + 'static {
     /// Runs the batch; answers in order.
     fn run(&self, store: &dyn Store, items: &[Self::Item]) -> impl Future<Output = StoreResult<Vec<Self::Answer>>> + Send;
     /// Takes the answers; the item is given back.
-    fn deliver(&self, answers: Vec<(Self::Item, Self::Context, StoreResult<Self::Answer>)>) -> impl Future<Output = ()> + Send;
+    fn deliver(&self, answers: Vec<Answered<Self>>) -> impl Future<Output = ()> + Send;
 }
+
+/// An item, what travelled with it, and its answer.
+pub(crate) type Answered<V> = (<V as Verb>::Item, <V as Verb>::Context, StoreResult<<V as Verb>::Answer>);
 
 /// Sends items to the lanes of one verb.
 pub(crate) struct Lanes<V: Verb> {
@@ -118,7 +121,8 @@ async fn commit<V: Verb>(
     items: &[V::Item],
     abandon: &CancellationToken,
 ) -> Vec<StoreResult<V::Answer>> {
-    let mut stack = vec![0..items.len()];
+    let whole = 0..items.len();
+    let mut stack = Vec::from([whole]);
     let mut answers: Vec<Option<StoreResult<V::Answer>>> = items.iter().map(|_| None).collect();
     let mut pause_ms = 20;
     while let Some(range) = stack.pop() {

@@ -13,7 +13,7 @@ use tracing::{debug, warn};
 use crate::{
     core::Core,
     driver::{DriverSender, Incoming, Msg, ring},
-    store::QueryAnswer,
+    store::{QueryAnswer, StoreResult},
 };
 
 /// Messages asked for at once.
@@ -119,8 +119,19 @@ async fn take(core: &Core, driver: &DriverSender, batch: Vec<Delivery>) {
 
 /// What backends said when they were asked by key.
 async fn reconcile(core: &Core, driver: &DriverSender, answers: Vec<(ResultMessage, Arc<dyn Ack>)>) {
-    let (items, acks): (Vec<_>, Vec<_>) =
-        answers.into_iter().map(|(result, ack)| ((result.call.clone(), query_answer(result.body)), ack)).unzip();
+    let (mut items, mut acks) = (Vec::with_capacity(answers.len()), Vec::with_capacity(answers.len()));
+    for (mut result, ack) in answers {
+        match whole(core, &mut result).await {
+            Ok(()) => {}
+            // Not acknowledged: it comes again.
+            Err(error) => {
+                warn!(call = %result.call, %error, "the output of a query's answer cannot be read now");
+                continue;
+            }
+        }
+        items.push((result.call.clone(), query_answer(result.body)));
+        acks.push(ack);
+    }
     match core.store.reconcile(&items).await {
         Ok(changed) => {
             ring(core, driver, changed.into_iter().flatten().map(|c| (c.run, c.owner)).collect()).await;
@@ -133,6 +144,26 @@ async fn reconcile(core: &Core, driver: &DriverSender, answers: Vec<(ResultMessa
         // Not acknowledged: they come again.
         Err(error) => warn!(%error, "answers of queries are not recorded now"),
     }
+}
+
+/// Puts an output that is kept as a payload back into the answer. One that is not there makes the answer none: the
+/// backend is asked again.
+async fn whole(core: &Core, result: &mut ResultMessage) -> StoreResult<()> {
+    let Some(reference) = result.body.output_ref.take() else { return Ok(()) };
+    let stored = match reference.parse() {
+        Ok(payload) => core.store.payload_get(result.bucket, &payload).await?,
+        Err(_) => None,
+    };
+    match stored.and_then(|bytes| Json::parse(bytes).ok()) {
+        Some(output) => result.body.output = Some(output),
+        None => {
+            warn!(call = %result.call, "the answer to a query names an output that is not there");
+            result.body.verdict = Verdict::Unknown;
+            result.body.error =
+                Some(WireError::new(ditto_contracts::ErrorClass::Unknown, codes::QUERY_UNANSWERED, "the output is missing"));
+        }
+    }
+    Ok(())
 }
 
 /// Reads the body of a query's result (receipts contract §16).

@@ -12,6 +12,7 @@ use async_trait::async_trait;
 use ditto_bus::{Bus, local::LocalBus};
 use ditto_contracts::{
     CallPolicy, Json, LoopName, Namespace, ReceiptState, RunStatus, SettledBy, SubmitKey,
+    interaction::{ActToolInput, ExternalResult, ExternalStatus, InteractionError},
     wire::{SubmitBody, SubmitKind, SubmitReply},
 };
 use ditto_coordinator::{
@@ -77,6 +78,27 @@ effect_node!('R', "TEST.READ", CallPolicy::read_only());
 effect_node!('K', "TEST.KEYED", CallPolicy { query: true, ..CallPolicy::keyed() });
 effect_node!('N', "TEST.ONCE", CallPolicy::default());
 
+/// A tool node, whose calls are named by the definition.
+struct Tool {
+    effects: Arc<Mutex<Vec<String>>>,
+}
+
+#[async_trait]
+impl NodeHandler for Tool {
+    const NODE: &'static str = "INTERACTION.ACT.TOOL";
+    type Input = ActToolInput;
+    type Output = ExternalResult;
+
+    async fn handle(&self, _: &NodeContext, input: ActToolInput) -> Result<ExternalResult, NodeError> {
+        self.effects.lock().unwrap().push(input.call.id.clone());
+        let error = InteractionError { code: "NO".into(), message: "no".into(), retryable: None };
+        let mut result = ExternalResult::with_error(input.call.id, input.call.name, ExternalStatus::Success, error);
+        result.error = None;
+        result.content = Some(Json::string("done"));
+        Ok(result)
+    }
+}
+
 struct Fleet {
     handle: Handle,
     effects: Arc<Mutex<Vec<String>>>,
@@ -111,6 +133,7 @@ impl Fleet {
             .handler(Effect::<'R'> { effects: effects.clone() })
             .handler(Effect::<'K'> { effects: effects.clone() })
             .handler(Effect::<'N'> { effects: effects.clone() })
+            .handler(Tool { effects: effects.clone() })
             .build()
             .unwrap();
         let worker_stop = CancellationToken::new();
@@ -119,7 +142,7 @@ impl Fleet {
         let worker = (worker_stop, worker);
         assert!(handle.ready().await);
         let mut changes = handle.catalogue().subscribe();
-        while handle.catalogue().all().len() < 3 {
+        while handle.catalogue().all().len() < 4 {
             changes.changed().await.unwrap();
         }
         Self { handle, effects, stop, worker, tasks, _dir: dir }
@@ -257,5 +280,27 @@ async fn the_same_key_is_the_same_run() {
     }
     assert_eq!(runs.len(), 1);
     assert_eq!(fleet.count("one"), 1);
+    fleet.stop().await;
+}
+
+/// Two iterations make one call: it is executed once, and its outcome serves both.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_made_again_with_the_same_request_is_one_call() {
+    let fleet = Fleet::start().await;
+    let definition = |arguments: &str| {
+        format!(
+            "ditto: 1\nloop: again\nstate: {{ index: 0 }}\ngraph:\n  tasks:\n    act:\n      node: INTERACTION.ACT.TOOL\n      \
+             with: {{ call: {{ id: the-one, name: any, arguments: {arguments} }} }}\n\
+             update: {{ index: \"${{ state.index + 1 }}\" }}\ndone: \"${{ state.index == 3 }}\"\n"
+        )
+    };
+    let row = fleet.run(&definition("{ same: 1 }"), "{}").await;
+    assert_eq!(row.status, RunStatus::Completed, "{row:?}");
+    assert_eq!(fleet.count("the-one"), 1);
+    assert_eq!(fleet.receipts(&row).await.len(), 1);
+    // The same id with another request is refused, with nothing sent for it.
+    let row = fleet.run(&definition("{ other: \"${ state.index }\" }"), "{}").await;
+    assert_eq!((row.status, row.error.unwrap().code.as_str()), (RunStatus::Failed, "CALL_ID_REUSED"));
+    assert_eq!(fleet.count("the-one"), 2);
     fleet.stop().await;
 }

@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
-use ditto_contracts::{LoopName, Revision};
+use ditto_contracts::{ErrorClass, LoopName, Revision, WireError};
 use serde::Deserialize;
 
 use super::{
@@ -29,8 +29,16 @@ pub(super) fn routes() -> Router<Handle> {
         .route("/v1/definitions/{name}", get(read))
 }
 
-/// Compiles the text of a request; the problems become a 422 that lists them all.
-fn compile(bytes: &Bytes) -> Result<(ditto_definition::Definition, String), Box<Response>> {
+/// Compiles the text of a request; the problems become a 422 that lists them all. Compiling is bounded but may take a second: it runs beside the event loops.
+async fn compile(bytes: Bytes) -> Result<(ditto_definition::Definition, String), Box<Response>> {
+    let compiled = tokio::task::spawn_blocking(move || compile_here(&bytes)).await;
+    compiled.unwrap_or_else(|_| {
+        let error = WireError::new(ErrorClass::Internal, "COMPILE_FAILED", "the definition could not be compiled");
+        Err(Box::new(Problem::from(error).into_response()))
+    })
+}
+
+fn compile_here(bytes: &Bytes) -> Result<(ditto_definition::Definition, String), Box<Response>> {
     let invalid = |field, text: String| Box::new(Problem::invalid(field, text).into_response());
     if bytes.len() > SOURCE_BYTES_MAX {
         return Err(invalid("body", format!("{} bytes; at most {SOURCE_BYTES_MAX}", bytes.len())));
@@ -55,7 +63,7 @@ fn compile(bytes: &Bytes) -> Result<(ditto_definition::Definition, String), Box<
 
 async fn register(State(handle): State<Handle>, headers: HeaderMap, bytes: Bytes) -> Result<Response, Problem> {
     let namespace = namespace(&headers)?;
-    let (definition, source) = match compile(&bytes) {
+    let (definition, source) = match compile(bytes).await {
         Ok(compiled) => compiled,
         Err(response) => return Ok(*response),
     };
@@ -64,7 +72,7 @@ async fn register(State(handle): State<Handle>, headers: HeaderMap, bytes: Bytes
 }
 
 async fn validate(bytes: Bytes) -> Response {
-    match compile(&bytes) {
+    match compile(bytes).await {
         Ok((definition, _)) => {
             AxumJson(serde_json::json!({ "name": definition.name, "revision": definition.revision })).into_response()
         }

@@ -89,6 +89,9 @@ const WRITTEN: &str = "
       JOIN checkpoints c ON c.bucket = b.bucket AND c.loop_id = b.loop_id AND c.version = b.version
      WHERE c.bucket BETWEEN $5 AND $6";
 
+const RING: &str =
+    "UPDATE loops SET bell = bell + 1 WHERE loop_id = ANY($1::text[]) AND bucket BETWEEN $2 AND $3 AND ended_ms IS NULL";
+
 const EXISTING: &str = "
     SELECT r.call_uid, r.request_hash
       FROM unnest($1::int[], $2::text[]) AS n(bucket, call_uid)
@@ -305,6 +308,9 @@ async fn look_again(pool: &PgPool, owner: &SessionId, mut open: Vec<Entry<'_>>) 
     }
 
     let mut go = Vec::new();
+    // Runs that make a call again which an earlier step made with the same request: it has its receipt, perhaps its
+    // outcome, and nothing else would tell them.
+    let mut again: Vec<&str> = Vec::new();
     for mut entry in open {
         let (at, item) = (entry.at, entry.item);
         let repeated = written.get(&at).is_some_and(|(session, epoch, hash)| {
@@ -327,7 +333,11 @@ async fn look_again(pool: &PgPool, owner: &SessionId, mut open: Vec<Entry<'_>>) 
             Advanced::CallIdReused { call: receipt.call.clone() }
         } else {
             entry.settles = &[];
+            let planned = entry.receipts.len();
             entry.receipts.retain(|receipt| !existing.contains_key(receipt.call.as_str()));
+            if entry.receipts.len() < planned {
+                again.push(item.run.as_str());
+            }
             go.push(entry);
             continue;
         };
@@ -337,6 +347,9 @@ async fn look_again(pool: &PgPool, owner: &SessionId, mut open: Vec<Entry<'_>>) 
         let mut batch = Batch::of(&mut go)?;
         let done = batch.write(&mut tx, owner, &go).await.map_err(StoreError::from)?;
         answers.extend(done.into_iter().map(|at| (at, Advanced::Done)));
+    }
+    if !again.is_empty() {
+        sqlx::query(RING).bind(&again).bind(low).bind(high).execute(&mut *tx).await?;
     }
     tx.commit().await?;
     Ok(answers)

@@ -432,6 +432,11 @@ pub(super) async fn advance(
             let run = &a.receipt.as_ref()?.run;
             (!goes_on || *run != item.run || a.late_news).then(|| run.clone())
         }));
+        // A call that an earlier step made with the same request has its receipt, perhaps its outcome: nothing else would
+        // tell the run.
+        if goes_on && item.step.receipts.iter().any(|receipt| hashes.contains_key(&receipt.call)) {
+            ring.push(item.run.clone());
+        }
         answers.push(answer);
     }
     let done: Vec<&Prepared<'_>> = items
