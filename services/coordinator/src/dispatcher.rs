@@ -1,7 +1,10 @@
 //! Publishes jobs, pipelined. Only what a confirmed commit planned comes here; a publish that fails or is never
 //! confirmed needs nothing more, because the dispatch sweeper finds the receipt due and publishes it again.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use ditto_bus::{Bus, BusError, Message};
@@ -16,6 +19,8 @@ use crate::store::{DueJob, NewReceipt};
 
 /// Most publish batches under way at once.
 const BATCHES_MAX: usize = 4;
+/// How long a full jobs stream turns submissions away; a publish that is confirmed ends it at once.
+const FULL_FOR: Duration = Duration::from_secs(2);
 /// Most jobs that wait to be published.
 const QUEUE_MAX: usize = 65_536;
 /// Most jobs in one publish batch.
@@ -26,14 +31,21 @@ const BATCH_MAX: usize = 256;
 pub(crate) struct Dispatcher {
     tx: mpsc::Sender<Message>,
     reply: Arc<str>,
+    full: Backlog,
 }
 
 impl Dispatcher {
     /// Starts the publisher in `tasks`; it ends when every handle is gone.
     pub(crate) fn start(tasks: &mut JoinSet<()>, bus: Arc<dyn Bus>, shard: &SessionId) -> Self {
         let (tx, rx) = mpsc::channel(QUEUE_MAX);
-        tasks.spawn(publish(bus, rx));
-        Self { tx, reply: subjects::results(shard).into() }
+        let full = Backlog::default();
+        tasks.spawn(publish(bus, rx, full.clone()));
+        Self { tx, reply: subjects::results(shard).into(), full }
+    }
+
+    /// Whether the jobs stream takes no more.
+    pub(crate) fn backlog(&self) -> Backlog {
+        self.full.clone()
     }
 
     /// Publishes the first dispatch of a receipt that was planned in this process.
@@ -96,7 +108,25 @@ impl Dispatcher {
     }
 }
 
-async fn publish(bus: Arc<dyn Bus>, mut rx: mpsc::Receiver<Message>) {
+/// Remembers that the jobs stream was full a moment ago: new work is turned away until it takes jobs again.
+#[derive(Clone, Default)]
+pub(crate) struct Backlog {
+    full_at: Arc<Mutex<Option<Instant>>>,
+}
+
+impl Backlog {
+    fn saw(&self, full: bool) {
+        let mut at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        *at = full.then(Instant::now);
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        let at = self.full_at.lock().unwrap_or_else(PoisonError::into_inner);
+        at.is_some_and(|at| at.elapsed() < FULL_FOR)
+    }
+}
+
+async fn publish(bus: Arc<dyn Bus>, mut rx: mpsc::Receiver<Message>, backlog: Backlog) {
     let mut batches: JoinSet<()> = JoinSet::new();
     loop {
         let mut batch = Vec::new();
@@ -107,13 +137,14 @@ async fn publish(bus: Arc<dyn Bus>, mut rx: mpsc::Receiver<Message>) {
             batches.join_next().await;
         }
         while batches.try_join_next().is_some() {}
-        let bus = bus.clone();
+        let (bus, backlog) = (bus.clone(), backlog.clone());
         batches.spawn(async move {
             if ditto_runtime::fault::point("before_publish").await == ditto_runtime::fault::FaultAction::Drop {
                 return;
             }
             let count = batch.len();
             let failures: Vec<BusError> = bus.publish(batch).await.into_iter().filter_map(Result::err).collect();
+            backlog.saw(failures.iter().any(|error| matches!(error, BusError::Full)));
             crate::metrics::jobs_published(count - failures.len(), failures.len());
             if let Some(error) = failures.first() {
                 warn!(%error, failed = failures.len(), count, "jobs were not confirmed; they are published again when due");

@@ -20,6 +20,7 @@ use tracing::{Instrument as _, debug, warn};
 
 use crate::{
     core::{Core, RunChanged},
+    dispatcher::Backlog,
     driver::{DriverSender, Live, Msg, Planned, StepInput, shared},
     lanes::{Lanes, Verb},
     metrics,
@@ -50,11 +51,12 @@ pub(crate) struct Intake {
     core: Core,
     driver: DriverSender,
     lanes: Lanes<SubmitVerb>,
+    backlog: Backlog,
 }
 
 impl Intake {
-    pub(crate) fn new(core: Core, driver: DriverSender, lanes: Lanes<SubmitVerb>) -> Self {
-        Self { core, driver, lanes }
+    pub(crate) fn new(core: Core, driver: DriverSender, lanes: Lanes<SubmitVerb>, backlog: Backlog) -> Self {
+        Self { core, driver, lanes, backlog }
     }
 
     /// Stores a run and starts it. Safe to repeat with the same key.
@@ -78,6 +80,10 @@ impl Intake {
     async fn store(&self, submission: Submission, span: &tracing::Span) -> Result<SubmitReply, WireError> {
         let Submission { namespace, kind, name, body, traceparent } = submission;
         let traceparent = if span.is_none() { traceparent } else { telemetry::inject(span).0 };
+        if self.backlog.is_full() {
+            let error = WireError::new(ErrorClass::Unavailable, "BACKLOG_FULL", "the fleet has more work than it may queue");
+            return Err(error.retryable());
+        }
         if body.input.len() > limits::VALUE_BYTES_MAX {
             return Err(WireError::invalid(
                 codes::VALUE_TOO_LARGE,

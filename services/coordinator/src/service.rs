@@ -166,7 +166,7 @@ impl Coordinator {
         let dispatcher = Dispatcher::start(&mut tasks, core.bus.clone(), &session);
         let driver = Driver::new(core.clone(), driver_tx.clone(), advance, settle, dispatcher.clone());
         let (ready_tx, ready) = watch::channel(false);
-        let intake = Intake::new(core.clone(), driver_tx.clone(), submit);
+        let intake = Intake::new(core.clone(), driver_tx.clone(), submit, dispatcher.backlog());
         let handle = Handle { core, intake, driver: driver_tx, ready };
         Ok(Self { handle, tasks, driver, driver_rx, dispatcher, ready: ready_tx, abandon })
     }
