@@ -5,7 +5,12 @@
 
 use std::{path::PathBuf, sync::Arc, time::Duration};
 
-use ditto_bus::{Bus, local::LocalBus};
+use bytes::Bytes;
+use ditto_bus::{Bus, BusError, Message, local::LocalBus};
+use ditto_contracts::{
+    SessionId,
+    wire::{Headers, ledger::RenewRequest, subjects},
+};
 use ditto_coordinator::{
     Coordinator, CoordinatorConfig, CoordinatorError, Handle, Plans,
     store::{Store, sqlite::SqliteStore},
@@ -22,9 +27,10 @@ use crate::{
 
 /// How long the start waits for the first announcement of the worker.
 const ANNOUNCED_WITHIN: Duration = Duration::from_secs(10);
-/// How long after its lease a silent session would be declared dead, in milliseconds. The folder has one holder and the
-/// next one declares the sessions of the last one dead at once, so that this only has to outlast a suspended machine.
-const GRACE_MS: u64 = 600_000;
+/// How long after its lease a silent session would be declared dead, in milliseconds: ten years, which is never. The
+/// folder has one holder, and whoever holds it next declares the sessions before it dead at once. So nobody needs to
+/// guess from silence, and a laptop may sleep for as long as it likes.
+const GRACE_MS: u64 = 10 * 365 * 86_400_000;
 
 /// What an embedded fleet is made of.
 #[derive(Clone)]
@@ -90,7 +96,7 @@ impl Embedded {
         tasks.spawn(async move { Ended::Coordinator(coordinator.run(stop).await) });
         // Only now is there somebody whom the worker could ask for a session.
         let early = tokio::select! {
-            _ = handle.ready() => None,
+            () = serves_the_ledger(&handle, bus.as_ref()) => None,
             ended = tasks.join_next() => Some(failure_of(ended)),
         };
         if let Some(failure) = early {
@@ -184,6 +190,21 @@ impl Embedded {
         self.bus.close().await;
         self.store.close().await;
         debug!("the embedded fleet has stopped");
+    }
+}
+
+/// Waits until requests of workers are answered, which is a moment after the coordinator says that it is ready.
+async fn serves_the_ledger(handle: &Handle, bus: &LocalBus) {
+    handle.ready().await;
+    let request = RenewRequest { session: SessionId::generate(), held: Vec::new() };
+    let body: Bytes = serde_json::to_vec(&request).unwrap_or_default().into();
+    loop {
+        // Renewing a session that does not exist changes nothing.
+        let message = Message { subject: subjects::LEDGER_RENEW.into(), headers: Headers::new(), body: body.clone() };
+        match bus.request(message, Duration::from_secs(1)).await {
+            Err(BusError::NoResponders) => tokio::time::sleep(Duration::from_millis(2)).await,
+            Ok(_) | Err(_) => return,
+        }
     }
 }
 

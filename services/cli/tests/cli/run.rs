@@ -101,6 +101,31 @@ fn a_key_is_one_run_for_ever() {
 }
 
 #[test]
+fn a_signal_stops_in_order_and_the_run_goes_on_later() {
+    use std::{
+        io::{BufRead as _, BufReader},
+        process::{Command, Stdio},
+    };
+    let place = Place::new();
+    place.write(
+        "slow.yaml",
+        "ditto: 1\nloop: slow\nstate: { n: 0 }\ngraph: { tasks: {} }\nupdate: { n: \"${ state.n + 1 }\" }\n\
+         done: \"${ state.n == 2 }\"\nwait: { for: 3s }\noutput: \"${ state.n }\"\n",
+    );
+    let mut child = place.command(&["run", "slow.yaml"]).stderr(Stdio::piped()).spawn().unwrap();
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    said.read_line(&mut line).unwrap();
+    assert!(Command::new("kill").arg(child.id().to_string()).status().unwrap().success());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    assert!(line.starts_with("run "), "{line}");
+    let run = line.split_whitespace().nth(1).unwrap();
+    let hint = said.lines().map(Result::unwrap).find(|line| line.contains("go on with: ditto run --resume"));
+    assert!(hint.is_some_and(|hint| hint.contains(run)));
+    assert_eq!(place.ditto(&["run", "--resume", run]).expect(0).out, "2\n");
+}
+
+#[test]
 fn numbers_pass_through_to_the_digit() {
     let place = Place::new();
     let text = "ditto: 1\nloop: echo\ngraph: { tasks: {} }\noutput: \"${ input }\"\n";
