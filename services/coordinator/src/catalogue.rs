@@ -147,7 +147,10 @@ mod tests {
     #[test]
     fn the_stricter_of_two_announcements_rules_and_is_marked() {
         let catalogue = Catalogue::default();
-        assert!(catalogue.replace(vec![row("a", Some("pay"), CallPolicy::read_only()), row("b", None, CallPolicy::default())]));
+        assert!(
+            catalogue
+                .replace(vec![row("a", Some("pay"), CallPolicy::read_only()), row("b", None, CallPolicy::default())])
+        );
         let node = NodeType::new(NodeType::ACT_TOOL).unwrap();
         let served = catalogue.find(&node, Some("refund")).unwrap();
         assert_eq!(served.policy.class, EffectClass::NonIdempotent);

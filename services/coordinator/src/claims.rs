@@ -6,11 +6,12 @@ use ditto_bus::{Message, Received};
 use ditto_contracts::{
     CallUid, ErrorClass, Json, SessionId, WireError, limits,
     wire::{
-        Headers, PayloadRef, names, subjects,
+        Headers, PayloadRef,
         ledger::{
             AnnounceReply, AnnounceRequest, CancelNotice, ClaimReply, ClaimRequest, CloseRequest, GetReply, GetRequest,
             OpenReply, OpenRequest, PutReply, PutRequest, ReleaseReply, ReleaseRequest, RenewReply, RenewRequest,
         },
+        names, subjects,
     },
 };
 use ditto_runtime::fault::{FaultAction, point};
@@ -21,8 +22,8 @@ use tracing::{debug, warn};
 
 use crate::{
     core::Core,
-    streams,
     store::{NewSession, SessionRole},
+    streams,
 };
 
 /// Requests worked on at once; more wait in the subscription.
@@ -137,7 +138,10 @@ async fn renew(core: &Core, request: RenewRequest) -> Result<Option<RenewReply>,
 
 async fn open(core: &Core, request: OpenRequest) -> Result<Option<OpenReply>, WireError> {
     if request.wire != 1 {
-        return Err(WireError::invalid("WIRE_VERSION", format!("wire: version {} is not served; expected 1", request.wire)));
+        return Err(WireError::invalid(
+            "WIRE_VERSION",
+            format!("wire: version {} is not served; expected 1", request.wire),
+        ));
     }
     streams::check_worker_kind(&request.worker_kind)?;
     let session = NewSession {
@@ -181,7 +185,8 @@ async fn close(core: &Core, request: CloseRequest) -> Result<Option<serde_json::
 }
 
 fn payload(text: &str) -> Result<PayloadRef, WireError> {
-    let payload: PayloadRef = text.parse().map_err(|_| WireError::invalid("BAD_REQUEST", "payload: expected <sha256 hex>.<size>"))?;
+    let payload: PayloadRef =
+        text.parse().map_err(|_| WireError::invalid("BAD_REQUEST", "payload: expected <sha256 hex>.<size>"))?;
     if payload.size as usize > limits::VALUE_BYTES_MAX {
         return Err(WireError::invalid(
             ditto_contracts::codes::VALUE_TOO_LARGE,
@@ -197,7 +202,10 @@ async fn put(core: &Core, request: PutRequest) -> Result<Option<PutReply>, WireE
         .decode(request.chunk.as_bytes())
         .map_err(|_| WireError::invalid("BAD_REQUEST", "chunk: expected base64"))?;
     if chunk.len() > limits::PAYLOAD_CHUNK_BYTES_MAX {
-        return Err(WireError::invalid("BAD_REQUEST", format!("chunk: at most {} bytes", limits::PAYLOAD_CHUNK_BYTES_MAX)));
+        return Err(WireError::invalid(
+            "BAD_REQUEST",
+            format!("chunk: at most {} bytes", limits::PAYLOAD_CHUNK_BYTES_MAX),
+        ));
     }
     let stored = core.store.payload_put(request.bucket, &payload, request.offset, &chunk).await?;
     Ok(Some(PutReply { stored }))
@@ -231,7 +239,8 @@ pub(crate) async fn notify_cancels(core: &Core, calls: &[CallUid]) {
     for (session, calls) in by_session {
         let Some(kind) = core.catalogue.kind_of(&session) else { continue };
         let Ok(body) = serde_json::to_vec(&CancelNotice { calls }) else { continue };
-        let message = Message { subject: subjects::cancel(&kind, &session), headers: Headers::new(), body: body.into() };
+        let message =
+            Message { subject: subjects::cancel(&kind, &session), headers: Headers::new(), body: body.into() };
         if let Err(error) = core.bus.notify(message).await {
             debug!(%session, %error, "cancel is not announced; the session learns it from its next renewal");
         }

@@ -88,9 +88,11 @@ impl From<StoreError> for WireError {
                 Self::new(ErrorClass::Unavailable, "LEDGER_READ_ONLY", "the ledger takes no writes").retryable()
             }
             StoreError::BadItem(_) => Self::invalid("VALUE_REFUSED", "the ledger cannot store a value of this request"),
-            StoreError::Schema(_) => {
-                Self::new(ErrorClass::Unavailable, "LEDGER_SCHEMA", "the ledger's schema is not the one this build knows")
-            }
+            StoreError::Schema(_) => Self::new(
+                ErrorClass::Unavailable,
+                "LEDGER_SCHEMA",
+                "the ledger's schema is not the one this build knows",
+            ),
             StoreError::Other(_) => Self::new(ErrorClass::Internal, "LEDGER_FAILED", "the ledger failed"),
         }
     }

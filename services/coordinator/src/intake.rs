@@ -81,7 +81,8 @@ impl Intake {
         let Submission { namespace, kind, name, body, traceparent } = submission;
         let traceparent = if span.is_none() { traceparent } else { telemetry::inject(span).0 };
         if self.backlog.is_full() {
-            let error = WireError::new(ErrorClass::Unavailable, "BACKLOG_FULL", "the fleet has more work than it may queue");
+            let error =
+                WireError::new(ErrorClass::Unavailable, "BACKLOG_FULL", "the fleet has more work than it may queue");
             return Err(error.retryable());
         }
         if body.input.len() > limits::VALUE_BYTES_MAX {
@@ -318,7 +319,8 @@ fn read(message: &Message, stored: Option<u64>) -> Result<Submission, WireError>
     let mut body: SubmitBody =
         json.to().map_err(|error| WireError::invalid(codes::INVALID_INPUT, format!("body: {error}")))?;
     if let Some(key) = message.headers.get(names::SUBMIT_KEY) {
-        let key = SubmitKey::new(key).map_err(|error| WireError::invalid(codes::INVALID_INPUT, format!("{}: {error}", names::SUBMIT_KEY)))?;
+        let key = SubmitKey::new(key)
+            .map_err(|error| WireError::invalid(codes::INVALID_INPUT, format!("{}: {error}", names::SUBMIT_KEY)))?;
         body.key = Some(key);
     }
     if stored.is_some() && body.key.is_none() {
@@ -327,7 +329,13 @@ fn read(message: &Message, stored: Option<u64>) -> Result<Submission, WireError>
             "key: required for stored submissions, so that a redelivery is the same run",
         ));
     }
-    Ok(Submission { namespace, kind, name, body, traceparent: message.headers.get(names::TRACEPARENT).map(str::to_owned) })
+    Ok(Submission {
+        namespace,
+        kind,
+        name,
+        body,
+        traceparent: message.headers.get(names::TRACEPARENT).map(str::to_owned),
+    })
 }
 
 fn parse(body: bytes::Bytes) -> Result<Json, WireError> {

@@ -4,14 +4,23 @@
 //! A lane task is never cancelled by whoever waits for an item. A batch whose reply was lost is given again (every verb
 //! may be repeated); a batch refused for a bad value is halved until that item is alone.
 
-use std::{collections::HashSet, future::Future, hash::Hash, sync::Arc, time::{Duration, Instant}};
+use std::{
+    collections::HashSet,
+    future::Future,
+    hash::Hash,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use ditto_contracts::limits::LEDGER_BATCH_MAX;
 use tokio::{sync::mpsc, task::JoinSet};
 use tokio_util::sync::CancellationToken;
 use tracing::warn;
 
-use crate::{metrics, store::{Store, StoreError, StoreResult}};
+use crate::{
+    metrics,
+    store::{Store, StoreError, StoreResult},
+};
 
 /// A verb of the store over a batch of items.
 pub(crate) trait Verb: Send + Sync + Sized + 'static {
@@ -30,7 +39,11 @@ pub(crate) trait Verb: Send + Sync + Sized + 'static {
     /// The item's key.
     fn key(item: &Self::Item) -> Self::Key;
     /// Runs the batch; answers in order.
-    fn run(&self, store: &dyn Store, items: &[Self::Item]) -> impl Future<Output = StoreResult<Vec<Self::Answer>>> + Send;
+    fn run(
+        &self,
+        store: &dyn Store,
+        items: &[Self::Item],
+    ) -> impl Future<Output = StoreResult<Vec<Self::Answer>>> + Send;
     /// Takes the answers; the item is given back.
     fn deliver(&self, answers: Vec<Answered<Self>>) -> impl Future<Output = ()> + Send;
 }

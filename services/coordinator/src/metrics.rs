@@ -26,10 +26,22 @@ fn instruments() -> &'static Instruments {
             submitted: meter.u64_counter("ditto_runs_submitted").with_description("Submissions, by outcome.").build(),
             ended: meter.u64_counter("ditto_runs_ended").with_description("Runs that ended, by status.").build(),
             steps: meter.u64_counter("ditto_steps_committed").with_description("Checkpoints committed.").build(),
-            results: meter.u64_counter("ditto_results_received").with_description("Results taken from the bus.").build(),
-            jobs: meter.u64_counter("ditto_jobs_published").with_description("Jobs published, by whether the bus confirmed.").build(),
-            batch_items: meter.u64_histogram("ditto_ledger_batch_items").with_description("Items in one ledger commit, by verb.").build(),
-            batch_ms: meter.f64_histogram("ditto_ledger_commit_duration_ms").with_description("Time of one ledger commit in milliseconds, by verb.").build(),
+            results: meter
+                .u64_counter("ditto_results_received")
+                .with_description("Results taken from the bus.")
+                .build(),
+            jobs: meter
+                .u64_counter("ditto_jobs_published")
+                .with_description("Jobs published, by whether the bus confirmed.")
+                .build(),
+            batch_items: meter
+                .u64_histogram("ditto_ledger_batch_items")
+                .with_description("Items in one ledger commit, by verb.")
+                .build(),
+            batch_ms: meter
+                .f64_histogram("ditto_ledger_commit_duration_ms")
+                .with_description("Time of one ledger commit in milliseconds, by verb.")
+                .build(),
         }
     })
 }

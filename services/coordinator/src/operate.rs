@@ -19,7 +19,12 @@ impl Handle {
     ///
     /// # Errors
     /// When the ledger does not answer.
-    pub async fn wait_ended(&self, namespace: &Namespace, run: &RunId, wait: Duration) -> Result<Option<RunRow>, StoreError> {
+    pub async fn wait_ended(
+        &self,
+        namespace: &Namespace,
+        run: &RunId,
+        wait: Duration,
+    ) -> Result<Option<RunRow>, StoreError> {
         let mut news = self.watch();
         let deadline = Instant::now() + wait;
         loop {

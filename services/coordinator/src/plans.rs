@@ -135,16 +135,22 @@ impl Plans {
     /// # Errors
     /// When it does not compile with this build.
     pub(crate) fn take(&self, row: DefinitionRow, newest: bool) -> Result<Arc<dyn Plan>, WireError> {
-        let known = self.read(|c| c.compiled.get(&(row.namespace.clone(), row.name.clone(), row.revision.clone())).cloned());
+        let known =
+            self.read(|c| c.compiled.get(&(row.namespace.clone(), row.name.clone(), row.revision.clone())).cloned());
         let plan = match known {
             Some(plan) => plan,
-            None => self
-                .compile(&row.source, row.name.as_str())
-                .map_err(|problems| {
-                    let first = problems.first().map(ToString::to_string).unwrap_or_default();
-                    WireError::new(ErrorClass::Internal, "DEFINITION_INVALID", format!("definition {}: {first}", row.name))
-                })?
-                .plan,
+            None => {
+                self.compile(&row.source, row.name.as_str())
+                    .map_err(|problems| {
+                        let first = problems.first().map(ToString::to_string).unwrap_or_default();
+                        WireError::new(
+                            ErrorClass::Internal,
+                            "DEFINITION_INVALID",
+                            format!("definition {}: {first}", row.name),
+                        )
+                    })?
+                    .plan
+            }
         };
         self.write(|cache| {
             if cache.compiled.len() >= CACHE_MAX {

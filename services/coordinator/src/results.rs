@@ -103,7 +103,16 @@ async fn take(core: &Core, driver: &DriverSender, batch: Vec<Delivery>) {
     for delivery in batch {
         match ResultMessage::parse(&delivery.message.headers, delivery.message.body.clone()) {
             Ok(result) if result.query => answers.push((result, delivery.acker)),
-            Ok(result) => incoming.push(Incoming { result, ack: delivery.acker }),
+            Ok(result) => match has_output(core, &result).await {
+                Ok(true) => incoming.push(Incoming { result, ack: delivery.acker }),
+                Ok(false) => {
+                    if let Some(item) = unreadable(core, delivery, "the output it names is not stored").await {
+                        incoming.push(item);
+                    }
+                }
+                // Not acknowledged: it comes again.
+                Err(error) => warn!(call = %result.call, %error, "the output of a result cannot be looked for now"),
+            },
             Err(error) => {
                 if let Some(item) = unreadable(core, delivery, &error.to_string()).await {
                     incoming.push(item);
@@ -115,6 +124,13 @@ async fn take(core: &Core, driver: &DriverSender, batch: Vec<Delivery>) {
     if !answers.is_empty() {
         reconcile(core, driver, answers).await;
     }
+}
+
+/// Whether an output that is kept as a payload is there. Settled without it, the run could never be read again.
+async fn has_output(core: &Core, result: &ResultMessage) -> StoreResult<bool> {
+    let Some(reference) = &result.body.output_ref else { return Ok(true) };
+    let Ok(payload) = reference.parse() else { return Ok(false) };
+    Ok(core.store.payload_get(result.bucket, &payload).await?.is_some())
 }
 
 /// What backends said when they were asked by key.
@@ -159,8 +175,11 @@ async fn whole(core: &Core, result: &mut ResultMessage) -> StoreResult<()> {
         None => {
             warn!(call = %result.call, "the answer to a query names an output that is not there");
             result.body.verdict = Verdict::Unknown;
-            result.body.error =
-                Some(WireError::new(ditto_contracts::ErrorClass::Unknown, codes::QUERY_UNANSWERED, "the output is missing"));
+            result.body.error = Some(WireError::new(
+                ditto_contracts::ErrorClass::Unknown,
+                codes::QUERY_UNANSWERED,
+                "the output is missing",
+            ));
         }
     }
     Ok(())
@@ -189,7 +208,11 @@ async fn unreadable(core: &Core, delivery: Delivery, reason: &str) -> Option<Inc
         verdict: Verdict::Unknown,
         output: None,
         output_ref: None,
-        error: Some(WireError::new(ditto_contracts::ErrorClass::Unknown, codes::RESPONSE_INVALID, "the worker's result is unreadable")),
+        error: Some(WireError::new(
+            ditto_contracts::ErrorClass::Unknown,
+            codes::RESPONSE_INVALID,
+            "the worker's result is unreadable",
+        )),
     };
     let parsed = ResultMessage::parse(&delivery.message.headers, placeholder.to_json().to_bytes());
     let Ok(mut result) = parsed else {

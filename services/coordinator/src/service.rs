@@ -3,7 +3,10 @@
 use std::{sync::Arc, time::Duration};
 
 use ditto_bus::Bus;
-use ditto_contracts::{SessionId, WireError, wire::{SubmitReply, subjects}};
+use ditto_contracts::{
+    SessionId, WireError,
+    wire::{SubmitReply, subjects},
+};
 use tokio::{
     sync::{broadcast, mpsc, watch},
     task::JoinSet,
@@ -21,8 +24,9 @@ use crate::{
     intake::{Intake, Submission, SubmitVerb},
     lanes::Lanes,
     plans::Plans,
-    results, streams,
+    results,
     store::{Changed, NewSession, SessionRole, Store, StoreError},
+    streams,
     sweepers::Sweepers,
 };
 
@@ -58,7 +62,9 @@ impl Handle {
         let intake = self.intake.clone();
         // Its own task: a caller that goes away between commit and adoption must not orphan the run.
         let submitted = tokio::spawn(async move { intake.submit(submission).await }).await;
-        submitted.unwrap_or_else(|_| Err(WireError::new(ditto_contracts::ErrorClass::Internal, "SUBMIT_FAILED", "submission failed")))
+        submitted.unwrap_or_else(|_| {
+            Err(WireError::new(ditto_contracts::ErrorClass::Internal, "SUBMIT_FAILED", "submission failed"))
+        })
     }
 
     /// The ledger.
@@ -192,7 +198,12 @@ impl Coordinator {
         parts.spawn(handle.intake.clone().serve_inbox(stop.clone()));
         parts.spawn(doorbells(core.clone(), handle.driver.clone(), stop.clone()));
         parts.spawn(catalogue_watch(core.clone(), handle.driver.clone(), stop.clone()));
-        let sweepers = Sweepers { core: core.clone(), driver: handle.driver.clone(), dispatcher: dispatcher.clone(), live_coordinators: Default::default() };
+        let sweepers = Sweepers {
+            core: core.clone(),
+            driver: handle.driver.clone(),
+            dispatcher: dispatcher.clone(),
+            live_coordinators: Default::default(),
+        };
         parts.spawn(sweepers.run(stop.clone()));
         let driver = tokio::spawn(driver.run(driver_rx));
         let _ = ready.send(true); // nobody may be waiting

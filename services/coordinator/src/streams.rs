@@ -3,7 +3,10 @@
 use std::{collections::BTreeSet, time::Duration};
 
 use ditto_bus::{BusError, ConsumerSpec, StreamSpec, StreamState};
-use ditto_contracts::{ErrorClass, NodeType, Pool, WireError, wire::{ledger::Offer, subjects}};
+use ditto_contracts::{
+    ErrorClass, NodeType, Pool, WireError,
+    wire::{ledger::Offer, subjects},
+};
 
 use crate::core::Core;
 
@@ -98,7 +101,9 @@ pub(crate) async fn worker_consumer(
         Err(BusError::Conflict { difference, .. }) => Err(WireError::new(
             ErrorClass::Conflict,
             "CONSUMER_CONFLICT",
-            format!("another worker kind serves one of these nodes from the same queue ({difference}); name a pool of its own"),
+            format!(
+                "another worker kind serves one of these nodes from the same queue ({difference}); name a pool of its own"
+            ),
         )),
         Err(error) => Err(WireError::new(ErrorClass::Unavailable, "BUS_UNAVAILABLE", error.to_string()).retryable()),
     }

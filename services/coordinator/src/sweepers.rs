@@ -13,8 +13,9 @@ use crate::{
     core::Core,
     dispatcher::Dispatcher,
     driver::{DriverSender, Msg, ring},
-    results, streams,
+    results,
     store::{Changed, SessionRole, StoreError},
+    streams,
 };
 
 /// Rows of one pass.
@@ -88,7 +89,10 @@ impl Sweepers {
         }
     }
 
-    async fn check_streams(&mut self, before: Option<ditto_bus::StreamState>) -> Result<ditto_bus::StreamState, ditto_bus::BusError> {
+    async fn check_streams(
+        &mut self,
+        before: Option<ditto_bus::StreamState>,
+    ) -> Result<ditto_bus::StreamState, ditto_bus::BusError> {
         let (state, lost) = streams::ensure(&self.core, before).await?;
         self.core.bus.ensure_consumer(&results::consumer(&self.core, &self.core.session)).await?;
         if before.is_some() && lost {
@@ -109,7 +113,9 @@ impl Sweepers {
         let mut seen = HashSet::new();
         for row in rows {
             if seen.insert((row.kind.clone(), row.pool.clone()))
-                && let Err(error) = streams::worker_consumer(&self.core, &row.kind, row.pool.as_ref(), std::slice::from_ref(&row.offer)).await
+                && let Err(error) =
+                    streams::worker_consumer(&self.core, &row.kind, row.pool.as_ref(), std::slice::from_ref(&row.offer))
+                        .await
             {
                 warn!(kind = row.kind, %error, "consumer is not created again");
             }

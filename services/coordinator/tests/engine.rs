@@ -149,7 +149,8 @@ impl Fleet {
     }
 
     async fn run(&self, definition: &str, input: &str) -> RunRow {
-        let compiled = ditto_definition::compile(definition, "test.yaml").unwrap_or_else(|problems| panic!("{problems:?}"));
+        let compiled =
+            ditto_definition::compile(definition, "test.yaml").unwrap_or_else(|problems| panic!("{problems:?}"));
         let namespace = Namespace::default_namespace();
         self.handle.register(&namespace, &compiled, definition.to_owned()).await.unwrap();
         let reply = self.submit(SubmitKind::Loop, compiled.name, None, input).await;

@@ -1,5 +1,7 @@
 //! The ledger in SQLite under the suite that holds for every ledger, and what only a file can show.
 
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "helpers of tests fail their test")]
+
 #[macro_use]
 mod conformance;
 

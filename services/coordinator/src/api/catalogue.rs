@@ -49,7 +49,10 @@ async fn sessions(State(handle): State<Handle>) -> Result<AxumJson<Page<SessionV
 }
 
 /// A person declares a session dead; its process stops as soon as it hears of it.
-async fn end(State(handle): State<Handle>, Path(session): Path<String>) -> Result<AxumJson<serde_json::Value>, Problem> {
+async fn end(
+    State(handle): State<Handle>,
+    Path(session): Path<String>,
+) -> Result<AxumJson<serde_json::Value>, Problem> {
     let session = SessionId::new(session).map_err(|error| Problem::id("session", &error))?;
     handle.store().session_close(&session).await?;
     Ok(AxumJson(serde_json::json!({ "session": session, "ended": true })))

@@ -34,7 +34,9 @@ pub fn router(handle: Handle) -> Router {
         .route("/livez", get(live))
         .route("/readyz", get(ready))
         .route("/metrics", get(metrics))
-        .fallback(|| async { Problem::not_found("no such resource; see /v1/runs, /v1/receipts, /v1/definitions, /v1/catalogue") })
+        .fallback(|| async {
+            Problem::not_found("no such resource; see /v1/runs, /v1/receipts, /v1/definitions, /v1/catalogue")
+        })
         .layer(DefaultBodyLimit::max(limits::VALUE_BYTES_MAX + 64 * 1024))
         .with_state(handle)
 }
@@ -51,7 +53,11 @@ async fn ready(axum::extract::State(handle): axum::extract::State<Handle>) -> Re
     if !handle.is_ready() {
         return Err(Problem::unavailable("NOT_READY", "the coordinator does not serve yet, or is stopping"));
     }
-    handle.store().now_ms().await.map_err(|_| Problem::unavailable("LEDGER_UNAVAILABLE", "the ledger does not answer"))?;
+    handle
+        .store()
+        .now_ms()
+        .await
+        .map_err(|_| Problem::unavailable("LEDGER_UNAVAILABLE", "the ledger does not answer"))?;
     Ok("ok\n")
 }
 

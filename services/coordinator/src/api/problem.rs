@@ -61,7 +61,9 @@ impl From<WireError> for Problem {
             (ErrorClass::InvalidInput, _) => StatusCode::UNPROCESSABLE_ENTITY,
             (ErrorClass::Denied, _) => StatusCode::FORBIDDEN,
             (ErrorClass::NotFound, _) => StatusCode::NOT_FOUND,
-            (ErrorClass::Conflict | ErrorClass::Unknown | ErrorClass::Cancelled | ErrorClass::Failed, _) => StatusCode::CONFLICT,
+            (ErrorClass::Conflict | ErrorClass::Unknown | ErrorClass::Cancelled | ErrorClass::Failed, _) => {
+                StatusCode::CONFLICT
+            }
             (ErrorClass::Unavailable, "BACKLOG_FULL") => StatusCode::TOO_MANY_REQUESTS,
             (ErrorClass::Unavailable, _) => StatusCode::SERVICE_UNAVAILABLE,
             (ErrorClass::Timeout, _) => StatusCode::GATEWAY_TIMEOUT,

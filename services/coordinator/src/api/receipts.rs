@@ -112,7 +112,11 @@ async fn find(handle: &Handle, headers: &HeaderMap, call: &CallUid) -> Result<cr
     Ok(row)
 }
 
-async fn read(State(handle): State<Handle>, headers: HeaderMap, Path(call): Path<String>) -> Result<AxumJson<ReceiptDetail>, Problem> {
+async fn read(
+    State(handle): State<Handle>,
+    headers: HeaderMap,
+    Path(call): Path<String>,
+) -> Result<AxumJson<ReceiptDetail>, Problem> {
     let call = call_uid(&call)?;
     let row = find(&handle, &headers, &call).await?;
     let log = handle.store().attempts_list(&call, 200).await?;
@@ -164,11 +168,17 @@ async fn resolve(
         Resolved::Conflict { settle_rev, state } => {
             return Err(Problem::conflict(
                 "SETTLED_MEANWHILE",
-                format!("settleRev: {} was seen, but {state} at revision {settle_rev} stands; look again", request.settle_rev),
+                format!(
+                    "settleRev: {} was seen, but {state} at revision {settle_rev} stands; look again",
+                    request.settle_rev
+                ),
             ));
         }
         Resolved::NotUnknown { state } => {
-            return Err(Problem::conflict("NOT_UNKNOWN", format!("the receipt is {state}; only an unknown outcome is decided by a person")));
+            return Err(Problem::conflict(
+                "NOT_UNKNOWN",
+                format!("the receipt is {state}; only an unknown outcome is decided by a person"),
+            ));
         }
         Resolved::SessionMayLive => {
             return Err(Problem::conflict(

@@ -116,8 +116,15 @@ async fn list(
     let limit = page(query.limit)?;
     let mut statuses = Vec::new();
     for text in query.status.as_deref().unwrap_or_default().split(',').filter(|t| !t.is_empty()) {
-        let status = RunStatus::from_text(text)
-            .ok_or_else(|| Problem::invalid("status", format!("{text:?} is none of {}", RunStatus::ALL.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", "))))?;
+        let status = RunStatus::from_text(text).ok_or_else(|| {
+            Problem::invalid(
+                "status",
+                format!(
+                    "{text:?} is none of {}",
+                    RunStatus::ALL.iter().map(|s| s.as_str()).collect::<Vec<_>>().join(", ")
+                ),
+            )
+        })?;
         statuses.push(status);
     }
     let filter = RunFilter {
@@ -159,7 +166,11 @@ async fn read(
     Ok(AxumJson(row.into()))
 }
 
-async fn cancel(State(handle): State<Handle>, headers: HeaderMap, Path(run): Path<String>) -> Result<AxumJson<RunView>, Problem> {
+async fn cancel(
+    State(handle): State<Handle>,
+    headers: HeaderMap,
+    Path(run): Path<String>,
+) -> Result<AxumJson<RunView>, Problem> {
     let namespace = namespace(&headers)?;
     let run = run_id(&run)?;
     let row = handle
@@ -197,6 +208,8 @@ async fn signal(
     let n = handle
         .signal(&namespace, &run, &request.name, &request.body, request.request_id.as_deref())
         .await?
-        .ok_or_else(|| Problem::conflict("NOT_RUNNING", format!("no run {run} in namespace {namespace} that is not over")))?;
+        .ok_or_else(|| {
+            Problem::conflict("NOT_RUNNING", format!("no run {run} in namespace {namespace} that is not over"))
+        })?;
     Ok(AxumJson(serde_json::json!({ "runId": run, "signal": n })))
 }

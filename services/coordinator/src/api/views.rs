@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use ditto_contracts::{
-    CallPolicy, CallUid, EffectClass, Json, LoopName, Namespace, NodeType, Pool, ReceiptState, Revision, RunId, RunStatus,
-    SessionId, SettledBy, SubmitKey, WireError,
+    CallPolicy, CallUid, EffectClass, Json, LoopName, Namespace, NodeType, Pool, ReceiptState, Revision, RunId,
+    RunStatus, SessionId, SettledBy, SubmitKey, WireError,
 };
 use serde::{Deserialize, Serialize};
 
@@ -246,12 +246,21 @@ pub(crate) fn counts_text(counts: &LedgerCounts) -> String {
         .map(|s| (format!("{{status=\"{s}\"}}"), counts.runs.iter().find(|(k, _)| k == s).map_or(0, |(_, n)| *n)));
     family("ditto_runs_open", "Runs that are not over, by status.", runs.collect());
     let open = [ReceiptState::Planned, ReceiptState::Claimed, ReceiptState::Unknown];
-    let receipts =
-        open.iter().map(|s| (format!("{{state=\"{s}\"}}"), counts.open_receipts.iter().find(|(k, _)| k == s).map_or(0, |(_, n)| *n)));
+    let receipts = open.iter().map(|s| {
+        (format!("{{state=\"{s}\"}}"), counts.open_receipts.iter().find(|(k, _)| k == s).map_or(0, |(_, n)| *n))
+    });
     family("ditto_receipts_open", "Receipts that are not settled, by state.", receipts.collect());
-    family("ditto_receipts_unknown", "Settled receipts whose outcome is unknown.", vec![(String::new(), counts.unknown_receipts)]);
+    family(
+        "ditto_receipts_unknown",
+        "Settled receipts whose outcome is unknown.",
+        vec![(String::new(), counts.unknown_receipts)],
+    );
     let queues = counts.backlog.iter().take(200);
-    family("ditto_backlog_jobs", "Planned receipts by queue.", queues.clone().map(|(q, n, _)| (format!("{{queue=\"{q}\"}}"), *n)).collect());
+    family(
+        "ditto_backlog_jobs",
+        "Planned receipts by queue.",
+        queues.clone().map(|(q, n, _)| (format!("{{queue=\"{q}\"}}"), *n)).collect(),
+    );
     family(
         "ditto_backlog_oldest_age_ms",
         "Age of the oldest planned receipt by queue, in milliseconds.",

@@ -1,7 +1,10 @@
 //! The two verbs through which results enter the ledger: with the run's next step, or on their own.
 
 use ditto_bus::Message;
-use ditto_contracts::{RunId, SessionId, wire::{Headers, subjects}};
+use ditto_contracts::{
+    RunId, SessionId,
+    wire::{Headers, subjects},
+};
 use ditto_runtime::fault::{FaultAction, point};
 use tracing::{debug, warn};
 
@@ -96,7 +99,9 @@ impl Verb for SettleVerb {
         for (settle, SettleContext::Result(answered), answer) in answers {
             match answer {
                 Ok(Settled::Done { run, owner, .. }) => rung.push((run, owner)),
-                Ok(Settled::Logged) => debug!(call = %settle.call, fence = settle.fence, "late result kept in the attempt log"),
+                Ok(Settled::Logged) => {
+                    debug!(call = %settle.call, fence = settle.fence, "late result kept in the attempt log")
+                }
                 Ok(Settled::Missing) => warn!(call = %settle.call, "result for a call without a receipt"),
                 Err(error) => {
                     // Not acknowledged: the result comes again.
@@ -118,7 +123,9 @@ impl Verb for SettleVerb {
             let notice = ditto_contracts::wire::ledger::ConfirmNotice { calls };
             let Ok(body) = serde_json::to_vec(&notice) else { continue };
             let subject = subjects::confirm(&kind, &session);
-            if let Err(error) = self.core.bus.notify(Message { subject, headers: Headers::new(), body: body.into() }).await {
+            if let Err(error) =
+                self.core.bus.notify(Message { subject, headers: Headers::new(), body: body.into() }).await
+            {
                 debug!(%session, %error, "confirmation was not sent; the session learns it from its next renewal");
             }
         }

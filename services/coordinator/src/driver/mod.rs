@@ -452,11 +452,16 @@ impl Driver {
             }
             Ok(Advanced::CallIdReused { call }) => {
                 warn!(run = %advance.run, %call, "call id was used before with another request");
-                self.end_instead(advance, context, ditto_contracts::WireError::new(
-                    ditto_contracts::ErrorClass::Conflict,
-                    ditto_contracts::codes::CALL_ID_REUSED,
-                    "a call id was used before in this run with another request",
-                )).await;
+                self.end_instead(
+                    advance,
+                    context,
+                    ditto_contracts::WireError::new(
+                        ditto_contracts::ErrorClass::Conflict,
+                        ditto_contracts::codes::CALL_ID_REUSED,
+                        "a call id was used before in this run with another request",
+                    ),
+                )
+                .await;
             }
             Err(error) => {
                 warn!(run = %advance.run, %error, "run could not be committed");
@@ -624,7 +629,8 @@ impl Driver {
         for (session, calls) in self.confirms.drain() {
             let Some(kind) = self.core.catalogue.kind_of(&session) else { continue };
             let Ok(body) = serde_json::to_vec(&ConfirmNotice { calls }) else { continue };
-            let message = Message { subject: subjects::confirm(&kind, &session), headers: Headers::new(), body: body.into() };
+            let message =
+                Message { subject: subjects::confirm(&kind, &session), headers: Headers::new(), body: body.into() };
             if let Err(error) = self.core.bus.notify(message).await {
                 debug!(%session, %error, "confirmation was not sent; the session learns it from its next renewal");
             }

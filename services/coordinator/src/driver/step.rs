@@ -2,9 +2,7 @@
 
 use std::sync::Arc;
 
-use ditto_contracts::{
-    CallPolicy, EffectClass, ErrorClass, Json, RunId, RunStatus, WireError, codes,
-};
+use ditto_contracts::{CallPolicy, EffectClass, ErrorClass, Json, RunId, RunStatus, WireError, codes};
 use ditto_graph::{CallIntent, Decision, Ending, Outlook, Progress, RunMachine};
 
 use crate::{
@@ -96,7 +94,10 @@ impl StepInput<'_> {
         if intent.retry && policy.class == EffectClass::NonIdempotent {
             return Err(WireError::invalid(
                 codes::RETRY_NOT_ALLOWED,
-                format!("task {}: retry is allowed only for read-only and keyed calls, this one is class N", intent.label),
+                format!(
+                    "task {}: retry is allowed only for read-only and keyed calls, this one is class N",
+                    intent.label
+                ),
             ));
         }
         if let Some(timeout_ms) = intent.timeout_ms {

@@ -89,8 +89,7 @@ const WRITTEN: &str = "
       JOIN checkpoints c ON c.bucket = b.bucket AND c.loop_id = b.loop_id AND c.version = b.version
      WHERE c.bucket BETWEEN $5 AND $6";
 
-const RING: &str =
-    "UPDATE loops SET bell = bell + 1 WHERE loop_id = ANY($1::text[]) AND bucket BETWEEN $2 AND $3 AND ended_ms IS NULL";
+const RING: &str = "UPDATE loops SET bell = bell + 1 WHERE loop_id = ANY($1::text[]) AND bucket BETWEEN $2 AND $3 AND ended_ms IS NULL";
 
 const EXISTING: &str = "
     SELECT r.call_uid, r.request_hash

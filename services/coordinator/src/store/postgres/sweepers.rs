@@ -228,7 +228,7 @@ fn limit_event(stored: &Stored, window_ms: i64) -> Option<ReceiptEvent> {
     }
 }
 
-/// Planned, published and never claimed, of a (node, source) that nobody has served for longer than `wait`.
+/// Planned, published and never claimed, of a (node, source, pool) that nobody has served for longer than `wait`.
 pub(super) async fn unserved(pool: &PgPool, wait: Duration, limit: u32) -> StoreResult<Vec<Changed>> {
     const UNSERVED: &str = concat!(
         "SELECT ",
@@ -237,6 +237,7 @@ pub(super) async fn unserved(pool: &PgPool, wait: Duration, limit: u32) -> Store
          WHERE r.settled_ms IS NULL AND r.state = 1 AND r.fence = 0 AND r.dispatch_no > 0 AND r.created_ms + $2 <= t.now
            AND NOT EXISTS (SELECT 1 FROM offers o JOIN sessions s ON s.session_id = o.session_id
                             WHERE o.node = r.node AND (o.source IS NULL OR r.source IS NULL OR o.source = r.source)
+                              AND o.pool IS NOT DISTINCT FROM r.pool
                               AND (s.dead_ms IS NULL OR s.dead_ms + $2 > t.now))
          ORDER BY r.due_ms LIMIT $1 FOR UPDATE OF r SKIP LOCKED"
     );

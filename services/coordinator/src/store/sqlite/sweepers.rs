@@ -53,7 +53,7 @@ pub(super) const UNSERVED: Pass = Pass(
     "SELECT r.call_uid FROM receipts r WHERE r.settled_ms IS NULL AND r.state = 1 AND r.fence = 0 \
      AND r.dispatch_no > 0 AND r.created_ms <= ?1 - ?2 AND NOT EXISTS (SELECT 1 FROM offers o \
      JOIN sessions s USING (session_id) WHERE (s.dead_ms IS NULL OR s.dead_ms > ?1 - ?2) AND o.node = r.node \
-     AND (o.source IS NULL OR o.source IS r.source)) LIMIT ?3",
+     AND (o.source IS NULL OR o.source IS r.source) AND o.pool IS r.pool) LIMIT ?3",
 );
 
 /// A duration as a parameter.
