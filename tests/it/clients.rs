@@ -75,7 +75,7 @@ async fn python_submits_by_request_and_reply() {
 
     // Whatever is wrong is named.
     let long = format!("{{\"key\":\"{}\",\"input\":{{}}}}", "k".repeat(100 * 1024));
-    let deep = format!("{{\"input\":{}{}}}", "[".repeat(128), "]".repeat(128));
+    let deep = format!("{{\"input\":{}{}}}", "[".repeat(129), "]".repeat(129));
     #[rustfmt::skip]
     let table: &[(&str, &str, &[&str], &str, &str)] = &[
         (subject, "{", &[], "INVALID_INPUT", "body: "),

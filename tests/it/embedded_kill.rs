@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use ditto_tests::process::{Process, Spec, ditto_binary, folder, text};
+use ditto_tests::process::{Process, Spec, ditto_binary, folder, text, without_test_settings};
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use serde_json::{Value, json};
 
@@ -67,7 +67,9 @@ impl Place {
     }
 
     fn ditto(&self, arguments: &[&str]) -> std::process::Output {
-        Command::new(ditto_binary()).args(arguments).current_dir(self.dir.path()).stdin(Stdio::null()).output().unwrap()
+        let mut command = Command::new(ditto_binary());
+        without_test_settings(&mut command);
+        command.args(arguments).current_dir(self.dir.path()).stdin(Stdio::null()).output().unwrap()
     }
 }
 

@@ -4,6 +4,7 @@
 //! `DITTO_LONG_LOOP_ITERATIONS` chooses how many; 100000 is what is promised.
 
 use std::{
+    collections::BTreeMap,
     path::Path,
     time::{Duration, Instant},
 };
@@ -26,10 +27,30 @@ state: { index: 0, last: \"\" }
 maxIterations: 200000
 graph:
   tasks:
+    read:
+      node: INTERACTION.ACT.TOOL
+      with: { call: { id: \"${ 'read-' + string(state.index) }\", name: read_text, arguments: { path: one.txt } } }
+    observe:
+      node: INTERACTION.OBSERVE
+      needs: [read]
+      with: { result: \"${ tasks.read }\" }
+update: { index: \"${ state.index + 1 }\", last: \"${ tasks.observe.message.content }\" }
+done: \"${ state.index == input.count }\"
+output: { count: \"${ state.index }\", last: \"${ state.last }\" }
+";
+
+/// No call at all: what is computed only.
+const COMPUTED: &str = "\
+ditto: 1
+loop: long
+state: { index: 0, last: \"\" }
+maxIterations: 200000
+graph:
+  tasks:
     observe:
       node: INTERACTION.OBSERVE
       with:
-        result: { callId: \"${ 'call-' + string(state.index) }\", source: echo, status: success, content: [ { type: text, text: \"${ 'number ' + string(state.index) }\" } ] }
+        result: { callId: \"${ 'call-' + string(state.index) }\", source: echo, status: success, content: [ { type: text, text: one } ] }
 update: { index: \"${ state.index + 1 }\", last: \"${ tasks.observe.message.content }\" }
 done: \"${ state.index == input.count }\"
 output: { count: \"${ state.index }\", last: \"${ state.last }\" }
@@ -52,7 +73,7 @@ fn spec(dir: &Path, name: &str, count: u64) -> Spec {
         ]
         .map(str::to_owned)
         .to_vec(),
-        environment: vec![("NO_COLOR".into(), "1".into())],
+        environment: vec![("NO_COLOR".into(), "1".into()), ("DITTO_WORKER_INTERACTION_WORKSPACE".into(), text(dir))],
         log: dir.join(format!("{name}.log")),
     }
 }
@@ -135,7 +156,7 @@ async fn kill_and_resume(dir: &Path, name: &str, count: u64, within: Duration) -
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let log = process.log();
-    assert!(log.contains(&format!("{{\"count\":{count},\"last\":\"number {}\"}}", count - 1)), "{name}: {log}");
+    assert!(log.contains(&format!("{{\"count\":{count},\"last\":\"one\"}}")), "{name}: {log}");
     Killed { stored: before, resumed_after, resident_kib: (after_a_tenth.unwrap_or(most), most), seconds }
 }
 
@@ -144,6 +165,7 @@ async fn a_long_loop_keeps_its_memory_and_its_checkpoint_small() {
     let count = std::env::var("DITTO_LONG_LOOP_ITERATIONS").ok().and_then(|text| text.parse().ok()).unwrap_or(MANY);
     let dir = folder();
     std::fs::write(dir.path().join("long.yaml"), DEFINITION).unwrap();
+    std::fs::write(dir.path().join("one.txt"), "one").unwrap();
     let few = kill_and_resume(dir.path(), "few", FEW, Duration::from_secs(60)).await;
     let many = kill_and_resume(dir.path(), "many", count, Duration::from_secs(60 + count / 100)).await;
     for (name, killed, count) in [("few", &few, FEW), ("many", &many, count)] {
@@ -161,4 +183,25 @@ async fn a_long_loop_keeps_its_memory_and_its_checkpoint_small() {
     // What is read to go on: one checkpoint and the open receipts, as after a few iterations.
     assert!(many.stored.checkpoint_bytes <= few.stored.checkpoint_bytes + 64, "{:?} {:?}", few.stored, many.stored);
     assert!(many.stored.open_receipts <= 1, "{:?}", many.stored);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_loop_that_only_computes_ends_and_keeps_its_memory() {
+    let dir = folder();
+    std::fs::write(dir.path().join("long.yaml"), COMPUTED).unwrap();
+    let mut most = BTreeMap::new();
+    for (name, count) in [("few", 2_000), ("many", 100_000)] {
+        let begin = Instant::now();
+        let mut process = Process::start(spec(dir.path(), name, count), None);
+        while process.is_running() {
+            assert!(begin.elapsed() < Duration::from_secs(120), "{name} does not end: {}", process.log());
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let resident = most.entry(name).or_insert(0);
+            *resident = resident_kib(process.pid()).unwrap_or(0).max(*resident);
+        }
+        let log = process.log();
+        assert!(log.contains(&format!("{{\"count\":{count},\"last\":\"one\"}}")), "{name}: {log}");
+        println!("long loop: computed only: {count} iterations in {:.1?}, at most {} KiB", begin.elapsed(), most[name]);
+    }
+    assert!(most["many"] < most["few"] + 2 * GROWTH_KIB_MAX, "{most:?}");
 }

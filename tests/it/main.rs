@@ -8,3 +8,4 @@ mod long_loop;
 mod servers;
 mod takeover;
 mod traces;
+mod values;

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 use crate::{
     effects::Effects,
-    process::{Process, Spec, ditto_binary, folder, text},
+    process::{Process, Spec, ditto_binary, folder, text, without_test_settings},
     servers::{Nats, Postgres},
 };
 
@@ -304,6 +304,7 @@ impl Fleet {
     /// Runs the real `ditto` against the first coordinator.
     pub fn ditto(&self, arguments: &[&str]) -> std::process::Output {
         let mut command = std::process::Command::new(ditto_binary());
+        without_test_settings(&mut command);
         command.args(arguments).env("DITTO_SERVER", self.url(0)).env("USER", "tester").current_dir(self.dir());
         command.output().unwrap()
     }

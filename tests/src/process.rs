@@ -109,11 +109,21 @@ fn spawn(spec: &Spec, fault: Option<&str>) -> Child {
         .stdin(Stdio::null())
         .stdout(log.try_clone().unwrap())
         .stderr(log);
+    without_test_settings(&mut command);
     command.env_remove("DITTO_TEST_FAULT");
     if let Some(fault) = fault {
         command.env("DITTO_TEST_FAULT", fault);
     }
     command.spawn().unwrap_or_else(|error| panic!("{}: {error}", spec.program.display()))
+}
+
+/// Takes away what only the tests read: a process refuses variables it does not know.
+pub fn without_test_settings(command: &mut Command) {
+    for (name, _) in std::env::vars_os() {
+        if name.to_str().is_some_and(|name| name.starts_with("DITTO_SOAK_") || name.starts_with("DITTO_LONG_LOOP_")) {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// The `ditto` binary: `DITTO_BIN`, else the one beside this test.

@@ -143,7 +143,8 @@ impl Client {
             }
             body.extend_from_slice(&chunk);
         }
-        let json = Json::parse(body);
+        // Values stand in pages of views.
+        let json = Json::parse_around(body, 4);
         if status.is_success() {
             return json.map_err(|_| Failure::internal("the answer is no JSON: is this a Ditto server?"));
         }
@@ -244,7 +245,7 @@ fn parse_event(block: &[u8]) -> Option<Result<(i64, String, Json), Failure>> {
     if data.is_empty() {
         return None;
     }
-    Some(match Json::parse(data.into_bytes()) {
+    Some(match Json::parse_around(data.into_bytes(), 4) {
         Ok(json) => Ok((id, event, json)),
         Err(_) => Err(Failure::internal("an event of the server is no JSON")),
     })

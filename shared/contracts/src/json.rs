@@ -53,9 +53,17 @@ impl Json {
     /// # Errors
     /// Names the first problem with its path and offset.
     pub fn parse(text: impl Into<Bytes>) -> Result<Self, JsonError> {
+        Self::parse_around(text, 0)
+    }
+
+    /// The same for a message in which values stand so many levels deep: each of them may still have the full depth.
+    ///
+    /// # Errors
+    /// Names the first problem with its path and offset.
+    pub fn parse_around(text: impl Into<Bytes>, levels: usize) -> Result<Self, JsonError> {
         let text: Bytes = text.into();
         let range = {
-            let mut scanner = Scanner::new(&text);
+            let mut scanner = Scanner::new(&text, JSON_DEPTH_MAX + levels);
             scanner.utf8()?;
             scanner.space();
             let start = scanner.at;
@@ -160,9 +168,20 @@ impl Json {
     /// Reads it as one of our own types.
     ///
     /// # Errors
-    /// When the value does not have the shape of `T`; the message names line and column in this value.
+    /// When the value does not have the shape of `T`; the message names the part that has not, as a path from the root.
     pub fn to<T: DeserializeOwned>(&self) -> Result<T, serde_json::Error> {
-        serde_json::from_slice(&self.0)
+        serde_json::from_slice(&self.0).map_err(|error| self.named::<T>(error))
+    }
+
+    /// The error with the path of what it is about; found by reading again, which only a failure pays for.
+    fn named<T: DeserializeOwned>(&self, error: serde_json::Error) -> serde_json::Error {
+        let mut deserializer = serde_json::Deserializer::from_slice(&self.0);
+        match serde_path_to_error::deserialize::<_, T>(&mut deserializer) {
+            Err(found) if found.path().iter().next().is_some() => {
+                serde::de::Error::custom(format!("$.{}: {error}", found.path()))
+            }
+            Ok(_) | Err(_) => error,
+        }
     }
 
     /// The content when it is a string.
@@ -362,7 +381,7 @@ struct Parts<'a> {
 impl<'a> Parts<'a> {
     fn new(json: &'a Json, open: u8) -> Self {
         let scanner = (json.0.first() == Some(&open)).then(|| {
-            let mut scanner = Scanner::new(&json.0);
+            let mut scanner = Scanner::new(&json.0, usize::MAX); // checked when it came in
             scanner.at = 1;
             scanner
         });
@@ -415,6 +434,7 @@ struct Scanner<'a> {
     text: &'a [u8],
     at: usize,
     path: Vec<Step>,
+    depth_max: usize,
 }
 
 enum Step {
@@ -423,8 +443,8 @@ enum Step {
 }
 
 impl<'a> Scanner<'a> {
-    fn new(text: &'a [u8]) -> Self {
-        Self { text, at: 0, path: Vec::new() }
+    fn new(text: &'a [u8], depth_max: usize) -> Self {
+        Self { text, at: 0, path: Vec::new(), depth_max }
     }
 
     fn error(&self, reason: impl Into<String>) -> JsonError {
@@ -573,8 +593,8 @@ impl<'a> Scanner<'a> {
     }
 
     fn enter(&mut self) -> Result<(), JsonError> {
-        if self.path.len() >= JSON_DEPTH_MAX {
-            return Err(self.error(format!("nested deeper than {JSON_DEPTH_MAX}")));
+        if self.path.len() >= self.depth_max {
+            return Err(self.error(format!("nested deeper than {}", self.depth_max)));
         }
         self.at += 1;
         self.space();
@@ -716,6 +736,35 @@ impl Keys {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_value_keeps_its_full_depth_inside_a_message() {
+        let message = |depth: usize| format!("{{\"output\":{}}}", nested(depth));
+        assert!(Json::parse(message(JSON_DEPTH_MAX)).is_err());
+        let json = Json::parse_around(message(JSON_DEPTH_MAX), 1).unwrap();
+        assert_eq!(json.field("output").unwrap().as_str(), nested(JSON_DEPTH_MAX));
+        assert!(Json::parse_around(message(JSON_DEPTH_MAX + 1), 1).is_err());
+    }
+
+    #[test]
+    fn what_has_another_shape_is_named() {
+        #[derive(Debug, Deserialize)]
+        #[allow(dead_code, reason = "only read")]
+        struct Inner {
+            number: u8,
+            value: Json,
+        }
+        #[derive(Debug, Deserialize)]
+        #[allow(dead_code, reason = "only read")]
+        struct Outer {
+            items: Vec<Inner>,
+        }
+        let json = Json::parse(r#"{"items":[{"number":1,"value":1e400},{"number":"x","value":{}}]}"#).unwrap();
+        let error = json.to::<Outer>().unwrap_err().to_string();
+        assert!(error.starts_with("$.items[1].number: invalid type: string"), "{error}");
+        let json = Json::parse("[]").unwrap();
+        assert!(!json.to::<Inner>().unwrap_err().to_string().starts_with("$."));
+    }
 
     fn nested(depth: usize) -> String {
         "[".repeat(depth) + &"]".repeat(depth)

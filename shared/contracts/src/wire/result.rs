@@ -51,7 +51,8 @@ impl ResultBody {
     /// # Errors
     /// When it is no acceptable JSON, has another shape, or a verdict without its error.
     pub fn parse(body: impl Into<bytes::Bytes>) -> Result<Self, WireFormatError> {
-        let json = Json::parse(body).map_err(|e| WireFormatError::Body(e.to_string()))?;
+        // The output is as deep as a value may be; the message around it adds a level.
+        let json = Json::parse_around(body, 1).map_err(|e| WireFormatError::Body(e.to_string()))?;
         let body: Self = json.to().map_err(|e| WireFormatError::Body(e.to_string()))?;
         if body.verdict != Verdict::Succeeded && body.error.is_none() {
             return Err(WireFormatError::Body(format!("verdict {} needs an error", body.verdict)));
