@@ -161,6 +161,10 @@ impl Intake {
             let _ = self.driver.send(Msg::TakeUp(run.clone())); // else another coordinator takes it up
             return Ok(SubmitReply { run_id: run, duplicate: false });
         };
+        metrics::step_committed();
+        if step.status.is_ended() {
+            metrics::ended(step.status);
+        }
         let changed = RunChanged { run: run.clone(), version: 1, status: step.status, ending: shared(&step.ending) };
         let _ = core.news.send(changed); // nobody may be watching
         if !step.status.is_ended() {

@@ -15,7 +15,7 @@ struct Instruments {
     results: Counter<u64>,
     jobs: Counter<u64>,
     batch_items: Histogram<u64>,
-    batch_ms: Histogram<f64>,
+    commit_duration: Histogram<f64>,
 }
 
 fn instruments() -> &'static Instruments {
@@ -23,24 +23,25 @@ fn instruments() -> &'static Instruments {
     INSTRUMENTS.get_or_init(|| {
         let meter = ditto_runtime::metrics::meter();
         Instruments {
-            submitted: meter.u64_counter("ditto_runs_submitted").with_description("Submissions, by outcome.").build(),
-            ended: meter.u64_counter("ditto_runs_ended").with_description("Runs that ended, by status.").build(),
-            steps: meter.u64_counter("ditto_steps_committed").with_description("Checkpoints committed.").build(),
+            submitted: meter.u64_counter("ditto.runs.submitted").with_description("Submissions, by outcome.").build(),
+            ended: meter.u64_counter("ditto.runs.ended").with_description("Runs that ended, by status.").build(),
+            steps: meter.u64_counter("ditto.steps.committed").with_description("Checkpoints committed.").build(),
             results: meter
-                .u64_counter("ditto_results_received")
+                .u64_counter("ditto.results.received")
                 .with_description("Results taken from the bus.")
                 .build(),
             jobs: meter
-                .u64_counter("ditto_jobs_published")
+                .u64_counter("ditto.jobs.published")
                 .with_description("Jobs published, by whether the bus confirmed.")
                 .build(),
             batch_items: meter
-                .u64_histogram("ditto_ledger_batch_items")
+                .u64_histogram("ditto.ledger.batch.items")
                 .with_description("Items in one ledger commit, by verb.")
                 .build(),
-            batch_ms: meter
-                .f64_histogram("ditto_ledger_commit_duration_ms")
-                .with_description("Time of one ledger commit in milliseconds, by verb.")
+            commit_duration: meter
+                .f64_histogram("ditto.ledger.commit.duration")
+                .with_unit("s")
+                .with_description("Time of one ledger commit by verb.")
                 .build(),
         }
     })
@@ -78,5 +79,5 @@ pub(crate) fn jobs_published(confirmed: usize, unconfirmed: usize) {
 pub(crate) fn batch_committed(verb: &'static str, items: usize, elapsed: std::time::Duration) {
     let labels = [KeyValue::new("verb", verb)];
     instruments().batch_items.record(items as u64, &labels);
-    instruments().batch_ms.record(elapsed.as_secs_f64() * 1_000.0, &labels);
+    instruments().commit_duration.record(elapsed.as_secs_f64(), &labels);
 }
