@@ -124,7 +124,7 @@ impl Engine {
         Self { handle, bus, coordinator, workers: Vec::new(), dir }
     }
 
-    /// Starts a worker that serves [`Step`], in a pool of its own if named.
+    /// Starts a worker that serves [`Step`].
     pub(crate) async fn step_worker(&mut self, calls: &Calls, concurrency: usize) {
         let worker = Worker::builder("test").handler(Step(calls.clone())).build().unwrap();
         let config = WorkerConfig { concurrency, ..WorkerConfig::default() };

@@ -1,16 +1,20 @@
 //! Section 5 over the bus: what a tool answered reaches the message and the sink as it was.
 
-use std::sync::{Arc, Mutex};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use async_trait::async_trait;
 use ditto_contracts::{
     Json, RunStatus,
-    interaction::{OutputInput, OutputReceipt, Reference},
+    interaction::{DeliveryStatus, OutputInput, OutputReceipt, Reference},
 };
 use ditto_interaction::{
-    DeliveryContext, Interaction, InteractionConfig, OutputSink, SandboxPolicy, SinkError, Tool, ToolContext,
+    DeliveryContext, Interaction, InteractionConfig, Output, OutputSink, SandboxPolicy, SinkError, Tool, ToolContext,
     ToolOutcome,
 };
+use ditto_worker::{NodeContext, NodeHandler as _};
 
 use crate::engine::Engine;
 
@@ -35,6 +39,27 @@ fn seven(deliveries: &Arc<Mutex<Vec<String>>>) -> Interaction {
     let permissions = SandboxPolicy { tools: vec!["seven".into()], ..SandboxPolicy::default() };
     let config = InteractionConfig { permissions, ..InteractionConfig::default() };
     Interaction::builder().config(config).tool(tool).sink(Kept(deliveries.clone())).build().unwrap()
+}
+
+#[tokio::test]
+async fn case_152_seven_kinds_of_content_are_delivered() {
+    let deliveries: Arc<Mutex<Vec<String>>> = Arc::default();
+    let node = Output::new(Arc::new(Kept(deliveries.clone())), 1_000);
+    for content in [
+        r#""""#,
+        "null",
+        "false",
+        "0",
+        r#"{"answer":42}"#,
+        r#"[1,"two",null]"#,
+        r#"[{"type":"text","text":"a"},{"type":"json","data":1},{"type":"reference","reference":{"uri":"u"}}]"#,
+    ] {
+        let input = format!(r#"{{"deliveryId":"d","message":{{"role":"assistant","content":{content}}}}}"#);
+        let cx = NodeContext::detached("k", Duration::from_secs(5));
+        let receipt = node.handle(&cx, Json::parse(input).unwrap()).await.unwrap();
+        assert_eq!(receipt.status, DeliveryStatus::Accepted, "{content}");
+    }
+    assert_eq!(deliveries.lock().unwrap().len(), 7);
 }
 
 #[tokio::test(flavor = "multi_thread")]

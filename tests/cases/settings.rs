@@ -50,7 +50,9 @@ fn case_259_a_concurrency_that_is_no_count_is_refused() {
 }
 
 #[test]
-fn case_271_a_worker_without_room_for_a_call_is_refused() {
+fn case_271_a_worker_without_nodes_or_room_for_a_call_is_refused() {
+    let error = ditto_worker::Worker::builder("empty").build().err().unwrap();
+    assert!(error.to_string().contains("serves no node"), "{error}");
     refused("workers: { interaction: { concurrency: 0 } }\n", &[], "workers.interaction.concurrency");
 }
 
@@ -66,7 +68,7 @@ fn case_319_times_and_ids_out_of_range_are_refused() {
         assert!(problems.contains("timeout"), "{value}: {problems}");
     }
     assert_eq!(task("a", "timeout: 2147483647ms"), "");
-    assert!(task("\"\"", "timeout: 1s").contains("a task id"));
+    assert!(task("\"\"", "timeout: 1s").contains("task id is empty"));
 }
 
 #[test]

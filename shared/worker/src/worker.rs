@@ -75,6 +75,9 @@ impl WorkerBuilder {
             }
             order.push(handler);
         }
+        if order.is_empty() {
+            return Err(WorkerError::Invalid("it serves no node".into()));
+        }
         Ok(Worker(Arc::new(Parts {
             kind: self.kind,
             pool: self.pool,
