@@ -280,3 +280,25 @@ async fn a_served_folder_is_killed_twenty_times_and_delivers_each_once() {
     assert!(delivered.values().all(|times| *times == KILLS), "{delivered:?}");
     assert_eq!(dev.process.terminate().code(), Some(0), "{}", dev.process.log());
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_killed_run_goes_on_at_once_in_a_folder_that_was_moved() {
+    let place = Place::new("park", "{ sink: file, dir: out }");
+    let (out, input) = (place.path("out"), json!({ "count": 30 }).to_string());
+    let run = |data: &'static str| {
+        ["run", "deliver.yaml", "--input", &input, "--key", "once", "--data-dir", data].map(str::to_owned)
+    };
+    let first = run("here");
+    let mut process = Process::start(place.spec(&first.each_ref().map(String::as_str)), None);
+    let begin = Instant::now();
+    while files(&out).len() < 5 {
+        assert!(begin.elapsed() < WITHIN, "no progress: {}", process.log());
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+    process.kill9();
+    std::fs::rename(place.path("here"), place.path("there")).unwrap();
+    let second = run("there");
+    let mut process = Process::start(place.spec(&second.each_ref().map(String::as_str)), None);
+    assert_eq!(ended(&mut process).await, Some(0), "{}", process.log());
+    assert_eq!(files(&out), each_once(30));
+}

@@ -69,7 +69,8 @@ impl Embedded {
     pub async fn start(config: EmbeddedConfig) -> Result<Self, Failure> {
         let EmbeddedConfig { data_dir, mut coordinator, interaction, plans } = config;
         let data_dir = DataDir::take(&data_dir)?;
-        let instance = data_dir.path().display().to_string();
+        // The ledger has one holder, wherever its folder is moved to.
+        let instance = "embedded";
         // Before anything runs: a workspace or a sink that cannot be used is a mistake in the configuration.
         let worker = Interaction::from_config(interaction.with_instance(format!("{instance}#interaction"))).build();
         let worker = worker.map_err(|error| {

@@ -46,8 +46,9 @@ impl Default for CoordinatorConfig {
         Self {
             name: std::env::var("HOSTNAME").unwrap_or_else(|_| "coordinator".into()),
             instance: None,
-            session_ttl_ms: 3_000,
-            session_grace_ms: 1_000,
+            // With the grace and two periods of the sweepers: taken over within 5 s; a worker's calls within 20 s.
+            session_ttl_ms: 2_500,
+            session_grace_ms: 500,
             worker_ttl_ms: 15_000,
             worker_grace_ms: 2_000,
             reconcile_window_ms: 600_000,
