@@ -1,32 +1,50 @@
 //! T2: one attempt is granted, or given back.
 
+use std::{collections::HashMap, ops::Range};
+
 use ditto_contracts::{
     CallPolicy, CallUid, Json, ReceiptState, SessionId, codes,
     wire::ledger::{ClaimAnswer, ClaimItem, ReleaseItem},
 };
 use ditto_graph::receipt::{AttemptEvent, Claim, ReceiptEvent, Refused};
-use sqlx::{Row as _, SqliteConnection};
+use sqlx::SqliteConnection;
 
 use super::{
-    batch::each,
+    batch::{Found, Reads, Writes},
     receipt::{self, Entry, Said, Stored},
+    writer::Turn,
 };
-use crate::store::{StoreResult, rows};
+use crate::store::{StoreError, StoreResult, rows};
 
 /// The session may not start anything any more.
 const SESSION_DEAD: &str = "SESSION_DEAD";
 
-const POLICIES: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT r.call_uid, r.policy, r.idem_key \
-     FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
+const POLICIES: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) \
+     SELECT group_concat(format('%s|%s|%s', r.call_uid, hex(r.policy), hex(r.idem_key)), ';') FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
 
-/// Whether a session may be granted anything.
-async fn is_alive(connection: &mut SqliteConnection, now: i64, session: &SessionId) -> StoreResult<bool> {
-    let found = sqlx::query("SELECT 1 FROM sessions WHERE session_id = ?1 AND dead_ms IS NULL AND expires_ms > ?2")
-        .bind(session.as_str())
-        .bind(now)
-        .fetch_optional(connection)
-        .await?;
-    Ok(found.is_some())
+/// Until when a session may be granted anything.
+const ALIVE: &str = "WITH b(session_id) AS (VALUES {rows}) SELECT CAST(max(s.expires_ms) AS TEXT) FROM b \
+     CROSS JOIN sessions s ON s.session_id = b.session_id WHERE s.dead_ms IS NULL";
+
+/// Policy and key by call.
+type Policies = HashMap<CallUid, (CallPolicy, String)>;
+
+fn policies(found: &Found, place: &Range<usize>) -> StoreResult<Policies> {
+    let texts = found.texts(place)?;
+    let mut policies = HashMap::with_capacity(texts.len());
+    let bytes = |hex: &str| {
+        let bytes = data_encoding::HEXUPPER.decode(hex.as_bytes());
+        bytes.map_err(|error| StoreError::Other(format!("stored bytes: {error}")))
+    };
+    for text in texts {
+        let mut fields = text.split('|');
+        let (Some(call), Some(policy), Some(key)) = (fields.next(), fields.next(), fields.next()) else {
+            return Err(StoreError::Other("stored policy has too few fields".into()));
+        };
+        let key = String::from_utf8_lossy(&bytes(key)?).into_owned();
+        policies.insert(rows::id(call)?, (rows::policy(&bytes(policy)?)?, key));
+    }
+    Ok(policies)
 }
 
 /// Why a claim is not granted, in the words of the wire.
@@ -58,20 +76,34 @@ fn refusal(r: &Stored, reason: Refused) -> ClaimAnswer {
 
 enum Answer {
     Ready(ClaimAnswer),
-    Granted(Box<Stored>),
+    /// Granted now, or again to who has it.
+    Granted {
+        receipt: Box<Stored>,
+        again: bool,
+    },
 }
 
 /// T2 for a batch of one session.
 pub(super) async fn claim(
-    connection: &mut SqliteConnection,
-    now: i64,
+    mut turn: Turn<'_>,
     session: &SessionId,
     items: &[ClaimItem],
 ) -> StoreResult<Vec<ClaimAnswer>> {
-    let alive = is_alive(connection, now, session).await?;
     let calls: Vec<&CallUid> = items.iter().map(|item| &item.call).collect();
-    let mut receipts = receipt::load(connection, now, &calls).await?;
-    let (mut changed, mut log, mut answers) = (Vec::new(), Vec::new(), Vec::with_capacity(items.len()));
+    let mut reads = Reads::new();
+    let alive = reads.add(ALIVE, 1, &[session], |bind, session| {
+        bind.add(session.as_str());
+    });
+    let stored = receipt::plan(&mut reads, &calls);
+    let kept = reads.add(POLICIES, 2, &calls, |bind, call| {
+        bind.add(call.bucket()).add(call.as_str());
+    });
+    let (now, found) = turn.read(reads).await?;
+    let expires: Option<i64> = found.texts(&alive)?.first().map(|text| rows::id(text)).transpose()?;
+    let alive = expires.is_some_and(|expires| expires > now);
+    let mut receipts = receipt::found(now, &found, &stored)?;
+    let mut policies = policies(&found, &kept)?;
+    let (mut log, mut answers) = (Vec::new(), Vec::with_capacity(items.len()));
     for item in items {
         let Some(mut r) = receipts.remove(&item.call) else {
             answers.push(Answer::Ready(ClaimAnswer::Missing));
@@ -84,33 +116,36 @@ pub(super) async fn claim(
         answers.push(match r.apply(&event, Said::default(), 0, now) {
             Ok(_) => {
                 log.extend(before);
-                changed.push(r.clone());
-                Answer::Granted(Box::new(r))
+                Answer::Granted { receipt: Box::new(r), again: false }
             }
             // The reply to this very claim was lost. A dead session starts nothing, whatever it was granted.
-            Err(refused) if refused.reason == Refused::Repeat && mine && alive => Answer::Granted(Box::new(r)),
+            Err(refused) if refused.reason == Refused::Repeat && mine && alive => {
+                Answer::Granted { receipt: Box::new(r), again: true }
+            }
             Err(refused) if refused.reason == Refused::Repeat && mine => {
                 Answer::Ready(refusal(&r, Refused::SessionDead))
             }
             Err(refused) => Answer::Ready(refusal(&r, refused.reason)),
         });
     }
-    receipt::write(connection, now, &changed).await?;
-    receipt::log(connection, now, &log).await?;
-    let granted: Vec<&CallUid> =
-        answers.iter().filter_map(|a| if let Answer::Granted(r) = a { Some(&r.call) } else { None }).collect();
-    let mut policies = std::collections::HashMap::with_capacity(granted.len());
-    let found = each(connection, POLICIES, 2, &granted, |bind, call| {
-        bind.add(call.bucket()).add(call.as_str());
-    });
-    for row in found.await? {
-        policies.insert(rows::id::<CallUid>(row.try_get(0)?)?, (rows::policy(row.try_get(1)?)?, row.try_get(2)?));
+    let changed: Vec<&Stored> = answers
+        .iter()
+        .filter_map(|answer| match answer {
+            Answer::Granted { receipt, again: false } => Some(&**receipt),
+            Answer::Granted { .. } | Answer::Ready(_) => None,
+        })
+        .collect();
+    if !log.is_empty() {
+        receipt::log(turn.connection()?, now, &log).await?;
     }
+    let mut writes = Writes::default();
+    receipt::write_to(&mut writes, &changed);
+    turn.commit(writes).await?;
     Ok(answers
         .into_iter()
         .map(|answer| match answer {
             Answer::Ready(answer) => answer,
-            Answer::Granted(r) => {
+            Answer::Granted { receipt: r, .. } => {
                 let (policy, key) = policies.remove(&r.call).unwrap_or_default();
                 grant(&r, now, policy, key)
             }

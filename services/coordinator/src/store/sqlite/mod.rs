@@ -15,6 +15,7 @@ mod runs;
 mod sessions;
 mod settle;
 mod sweepers;
+mod writer;
 
 use std::{
     path::Path,
@@ -33,7 +34,7 @@ use ditto_contracts::{
 };
 use ditto_graph::receipt::AttemptEvent;
 use ditto_sql::{Db, Migration, SqlOptions, SqliteDb};
-use sqlx::{Row as _, Sqlite, SqliteConnection, Transaction, pool::PoolConnection};
+use sqlx::{Row as _, Sqlite, SqliteConnection, pool::PoolConnection};
 
 use super::{
     Advance, Advanced, AttemptRow, Changed, DefinitionRow, DueJob, DueRuns, EventRow, Lease, LedgerCounts, LoadedRun,
@@ -42,18 +43,17 @@ use super::{
 };
 use receipt::Entry;
 use sweepers::{Pass, duration_ms};
+use writer::Writer;
 
 /// The steps of the schema.
 const STEPS: &[Migration] =
     &[Migration { version: 1, name: "ledger", sql: include_str!("../../../migrations/sqlite/0001_ledger.sql") }];
 
-/// What the writer works with: a cache that holds the open set, and checkpoints of the log in larger steps.
-const TUNE: &str = "PRAGMA cache_size = -65536; PRAGMA wal_autocheckpoint = 10000; PRAGMA temp_store = MEMORY";
-
 /// A ledger in one SQLite file.
 #[derive(Debug)]
 pub struct SqliteStore {
     db: SqliteDb,
+    writer: Writer,
     /// Where pruning goes on.
     pruned: AtomicI64,
 }
@@ -79,20 +79,14 @@ impl SqliteStore {
         let Db::Sqlite(db) = db else {
             return Err(StoreError::Other("expected a SQLite database".into()));
         };
-        sqlx::raw_sql(TUNE).execute(db.writer()).await?;
-        Ok(Self { db, pruned: AtomicI64::new(0) })
+        let writer = Writer::of(&db).await?;
+        Ok(Self { db, writer, pruned: AtomicI64::new(0) })
     }
 
     /// Waits for running work and closes the file.
     pub async fn close(&self) {
+        self.writer.close().await;
         Db::Sqlite(self.db.clone()).close().await;
-    }
-
-    /// Begins a write and reads the ledger's clock.
-    async fn write(&self) -> StoreResult<(Transaction<'static, Sqlite>, i64)> {
-        let mut transaction = self.db.writer().begin_with("BEGIN IMMEDIATE").await?;
-        let now = clock(&mut transaction).await?;
-        Ok((transaction, now))
     }
 
     async fn read(&self) -> StoreResult<PoolConnection<Sqlite>> {
@@ -116,21 +110,24 @@ async fn clock(connection: &mut SqliteConnection) -> StoreResult<i64> {
 #[async_trait]
 impl Store for SqliteStore {
     async fn session_open(&self, session: &NewSession) -> StoreResult<Lease> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let lease = sessions::open(&mut tx, now, session).await?;
         tx.commit().await?;
         Ok(lease)
     }
 
     async fn session_renew(&self, session: &SessionId, ttl_ms: u64) -> StoreResult<Lease> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let lease = sessions::renew(&mut tx, now, session, ttl_ms).await?;
         tx.commit().await?;
         Ok(lease)
     }
 
     async fn session_close(&self, session: &SessionId) -> StoreResult<()> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         sessions::close(&mut tx, now, session).await?;
         tx.commit().await?;
         Ok(())
@@ -144,7 +141,8 @@ impl Store for SqliteStore {
         if !any {
             return Ok(Vec::new());
         }
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let dead = sessions::expire(&mut tx, now, grace).await?;
         tx.commit().await?;
         Ok(dead)
@@ -162,7 +160,8 @@ impl Store for SqliteStore {
         pool: Option<&Pool>,
         offers: &[Offer],
     ) -> StoreResult<()> {
-        let (mut tx, _) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, _) = turn.begin().await?;
         sessions::offers_put(&mut tx, session, kind, pool, offers).await?;
         tx.commit().await?;
         Ok(())
@@ -174,38 +173,27 @@ impl Store for SqliteStore {
     }
 
     async fn submit(&self, owner: &SessionId, runs: &[NewRun]) -> StoreResult<Vec<Submitted>> {
-        let (mut tx, now) = self.write().await?;
-        let answers = runs::submit(&mut tx, now, owner, runs).await?;
-        tx.commit().await?;
-        Ok(answers)
+        runs::submit(self.writer.turn().await?, owner, runs).await
     }
 
     async fn advance(&self, owner: &SessionId, items: &[Advance]) -> StoreResult<Vec<Advanced>> {
-        let (mut tx, now) = self.write().await?;
-        let answers = runs::advance(&mut tx, now, owner, items).await?;
-        tx.commit().await?;
-        Ok(answers)
+        runs::advance(self.writer.turn().await?, owner, items).await
     }
 
     async fn claim(&self, session: &SessionId, items: &[ClaimItem]) -> StoreResult<Vec<ClaimAnswer>> {
-        let (mut tx, now) = self.write().await?;
-        let answers = claims::claim(&mut tx, now, session, items).await?;
-        tx.commit().await?;
-        Ok(answers)
+        claims::claim(self.writer.turn().await?, session, items).await
     }
 
     async fn release(&self, session: &SessionId, items: &[ReleaseItem]) -> StoreResult<Vec<bool>> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let answers = claims::release(&mut tx, now, session, items).await?;
         tx.commit().await?;
         Ok(answers)
     }
 
     async fn settle(&self, items: &[Settle]) -> StoreResult<Vec<Settled>> {
-        let (mut tx, now) = self.write().await?;
-        let answers = settle::settle(&mut tx, now, items).await?;
-        tx.commit().await?;
-        Ok(answers)
+        settle::settle(self.writer.turn().await?, items).await
     }
 
     async fn runs_due(&self, owner: &SessionId, take_max: u32) -> StoreResult<DueRuns> {
@@ -215,7 +203,8 @@ impl Store for SqliteStore {
         let any = take_max > 0 && !drive::orphans(&mut reader, now, 1).await?.is_empty();
         drop(reader);
         if any {
-            let (mut tx, now) = self.write().await?;
+            let mut turn = self.writer.turn().await?;
+            let (mut tx, now) = turn.begin().await?;
             for run in drive::orphans(&mut tx, now, take_max).await? {
                 due.taken.extend(drive::take(&mut tx, now, owner, &run).await?);
             }
@@ -229,7 +218,8 @@ impl Store for SqliteStore {
     }
 
     async fn run_take(&self, owner: &SessionId, run: &RunId) -> StoreResult<Option<LoadedRun>> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let taken = drive::take(&mut tx, now, owner, run).await?;
         tx.commit().await?;
         Ok(taken)
@@ -240,14 +230,16 @@ impl Store for SqliteStore {
     }
 
     async fn runs_yield(&self, owner: &SessionId, runs: &[RunId]) -> StoreResult<()> {
-        let (mut tx, _) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, _) = turn.begin().await?;
         drive::give_back(&mut tx, owner, runs).await?;
         tx.commit().await?;
         Ok(())
     }
 
     async fn run_cancel(&self, namespace: &Namespace, run: &RunId) -> StoreResult<Option<RunRow>> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         drive::cancel(&mut tx, now, namespace, run).await?;
         let row = reads::run(&mut tx, Some(namespace), run).await?;
         tx.commit().await?;
@@ -262,7 +254,8 @@ impl Store for SqliteStore {
         body: &Json,
         request_id: Option<&str>,
     ) -> StoreResult<Option<i64>> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let n = drive::signal(&mut tx, now, namespace, run, (name, body), request_id).await?;
         tx.commit().await?;
         Ok(n)
@@ -299,7 +292,8 @@ impl Store for SqliteStore {
     }
 
     async fn attempt_log(&self, call: &CallUid, fence: u32, detail: &Json) -> StoreResult<()> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let entry = Entry {
             call: call.clone(),
             fence,
@@ -321,14 +315,16 @@ impl Store for SqliteStore {
         who: &str,
         reason: &str,
     ) -> StoreResult<Resolved> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let resolved = settle::resolve(&mut tx, now, call, settle_rev, resolution, who, reason).await?;
         tx.commit().await?;
         Ok(resolved)
     }
 
     async fn reconcile(&self, answers: &[(CallUid, QueryAnswer)]) -> StoreResult<Vec<Option<Changed>>> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let changed = settle::reconcile(&mut tx, now, answers).await?;
         tx.commit().await?;
         Ok(changed)
@@ -343,7 +339,8 @@ impl Store for SqliteStore {
         if !self.any(sweepers::LOST, 0).await? {
             return Ok(Vec::new());
         }
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let changed = sweepers::lost(&mut tx, now, limit).await?;
         tx.commit().await?;
         Ok(changed)
@@ -353,7 +350,8 @@ impl Store for SqliteStore {
         if !self.any(sweepers::DISPATCH, 0).await? {
             return Ok(Vec::new());
         }
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let jobs = sweepers::dispatch(&mut tx, now, limit).await?;
         tx.commit().await?;
         Ok(jobs)
@@ -363,7 +361,8 @@ impl Store for SqliteStore {
         if !self.any(sweepers::RECONCILE, 0).await? {
             return Ok(Vec::new());
         }
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let jobs = sweepers::reconcile(&mut tx, now, limit).await?;
         tx.commit().await?;
         Ok(jobs)
@@ -374,7 +373,8 @@ impl Store for SqliteStore {
         if !self.any(sweepers::LIMITS, window).await? {
             return Ok(Vec::new());
         }
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let changed = sweepers::limits(&mut tx, now, window, limit).await?;
         tx.commit().await?;
         Ok(changed)
@@ -385,28 +385,32 @@ impl Store for SqliteStore {
         if !self.any(sweepers::UNSERVED, wait).await? {
             return Ok(Vec::new());
         }
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let changed = sweepers::unserved(&mut tx, now, wait, limit).await?;
         tx.commit().await?;
         Ok(changed)
     }
 
     async fn dispatch_runs(&self, runs: &[RunId]) -> StoreResult<u64> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let count = sweepers::dispatch_runs(&mut tx, now, runs).await?;
         tx.commit().await?;
         Ok(count)
     }
 
     async fn dispatch_all(&self) -> StoreResult<u64> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let count = sweepers::dispatch_all(&mut tx, now).await?;
         tx.commit().await?;
         Ok(count)
     }
 
     async fn sweep_retention(&self, retention: Duration) -> StoreResult<bool> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let next = retention::prune(&mut tx, self.pruned.load(Ordering::Relaxed)).await?;
         let before = now - duration_ms(retention);
         let mut more = next.is_some();
@@ -421,7 +425,8 @@ impl Store for SqliteStore {
     }
 
     async fn payload_put(&self, bucket: Bucket, payload: &PayloadRef, offset: u32, chunk: &[u8]) -> StoreResult<bool> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         let stored = payloads::put(&mut tx, now, bucket, payload, offset, chunk).await?;
         tx.commit().await?;
         Ok(stored)
@@ -433,7 +438,8 @@ impl Store for SqliteStore {
     }
 
     async fn definition_put(&self, definition: &DefinitionRow) -> StoreResult<()> {
-        let (mut tx, now) = self.write().await?;
+        let mut turn = self.writer.turn().await?;
+        let (mut tx, now) = turn.begin().await?;
         reads::definition_put(&mut tx, now, definition).await?;
         tx.commit().await?;
         Ok(())

@@ -3,13 +3,19 @@
 //! SQLite has one writer and `BEGIN IMMEDIATE` makes it this transaction, so what was read is what is changed: the
 //! guards stand in the rules instead of the statements.
 
-use std::{collections::HashMap, fmt::Display, str::FromStr};
+use std::{collections::HashMap, fmt::Display, ops::Range, str::FromStr};
 
-use ditto_contracts::{CallUid, ClaimToken, EffectClass, Json, ReceiptState, RunId, SessionId, SettledBy, WireError};
+use ditto_contracts::{
+    Bucket, CallUid, ClaimToken, EffectClass, Json, ReceiptState, RunId, SessionId, SettledBy, WireError,
+};
 use ditto_graph::receipt::{AttemptEvent, Claim, Receipt, key_window_closed};
 use sqlx::{Row as _, SqliteConnection};
 
-use super::{batch::each, payloads, runs::Bell};
+use super::{
+    batch::{Found, Reads, Writes, each},
+    payloads,
+    runs::Bell,
+};
 use crate::store::{
     Changed, StoreError, StoreResult,
     rows::{self, Kept},
@@ -201,6 +207,24 @@ impl Stored {
     }
 }
 
+/// Plans to read the receipts of these calls.
+pub(super) fn plan(reads: &mut Reads, calls: &[&CallUid]) -> Range<usize> {
+    reads.add(LOAD, 2, calls, |bind, call| {
+        bind.add(call.bucket()).add(call.as_str());
+    })
+}
+
+/// The receipts that were found by [`plan`].
+pub(super) fn found(now: i64, found: &Found, place: &Range<usize>) -> StoreResult<HashMap<CallUid, Stored>> {
+    let texts = found.texts(place)?;
+    let mut receipts = HashMap::with_capacity(texts.len());
+    for text in texts {
+        let receipt = Stored::read(text, now)?;
+        receipts.insert(receipt.call.clone(), receipt);
+    }
+    Ok(receipts)
+}
+
 /// Reads the receipts of these calls.
 pub(super) async fn load(
     connection: &mut SqliteConnection,
@@ -221,15 +245,25 @@ pub(super) async fn load(
     Ok(receipts)
 }
 
+/// The outcomes among these that are payloads, perhaps.
+pub(super) fn outputs<'a>(changed: &'a [&'a Stored]) -> impl Iterator<Item = (Bucket, &'a Kept)> {
+    changed.iter().filter_map(|r| Some((r.call.bucket(), &r.said.as_ref()?.output)))
+}
+
 /// Writes changed receipts back, with the payloads of large outcomes.
 pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: &[Stored]) -> StoreResult<()> {
-    if changed.is_empty() {
-        return Ok(());
-    }
-    let big = changed.iter().filter_map(|r| Some((r.call.bucket(), &r.said.as_ref()?.output)));
-    payloads::keep(connection, now, big).await?;
+    let changed: Vec<&Stored> = changed.iter().collect();
+    payloads::keep(connection, now, outputs(&changed)).await?;
+    let mut writes = Writes::default();
+    write_to(&mut writes, &changed);
+    writes.run(connection).await?;
+    Ok(())
+}
+
+/// Plans to write changed receipts back, without the payloads of large outcomes.
+pub(super) fn write_to(writes: &mut Writes, changed: &[&Stored]) {
     let (said, silent): (Vec<&Stored>, Vec<&Stored>) = changed.iter().partition(|r| r.said.is_some());
-    each(connection, WRITE, 19, &silent, |bind, r| {
+    writes.add(WRITE, 19, &silent, |bind, r| {
         let pure = &r.pure;
         bind.add(r.call.bucket())
             .add(r.call.as_str())
@@ -250,9 +284,8 @@ pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: 
             .add(r.settled_ms)
             .add(pure.settled_by.map(SettledBy::code))
             .add(pure.settle_rev);
-    })
-    .await?;
-    each(connection, WRITE_SAID, 18, &said, |bind, r| {
+    });
+    writes.add(WRITE_SAID, 18, &said, |bind, r| {
         let (pure, said) = (&r.pure, r.said.as_ref());
         let error = said.and_then(|said| said.error.as_ref());
         bind.add(r.call.bucket())
@@ -273,9 +306,7 @@ pub(super) async fn write(connection: &mut SqliteConnection, now: i64, changed: 
             .add(error.map(|e| e.retryable))
             .add(said.and_then(|said| said.output.inline.as_ref()).map(Json::as_bytes))
             .add(said.and_then(|said| said.output.reference).map(|reference| reference.to_string()));
-    })
-    .await?;
-    Ok(())
+    });
 }
 
 /// An entry for the attempt log.

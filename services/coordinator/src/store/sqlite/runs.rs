@@ -2,10 +2,16 @@
 
 use std::collections::{HashMap, HashSet};
 
-use ditto_contracts::{CallUid, Json, ReceiptState, RunId, RunStatus, SessionId};
-use sqlx::{Row as _, SqliteConnection};
+use ditto_contracts::{Bucket, CallUid, Json, ReceiptState, RunId, RunStatus, SessionId};
+use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
 
-use super::{batch::each, payloads, rules::Settlement, settle};
+use super::{
+    batch::{Reads, Writes, each},
+    payloads, receipt,
+    rules::Settlement,
+    settle,
+    writer::Turn,
+};
 use crate::store::{
     Advance, Advanced, NewReceipt, NewRun, Settle, Step, StoreError, StoreResult, Submitted,
     rows::{self, Kept},
@@ -21,6 +27,15 @@ const RING: &str = "WITH b(bucket, loop_id) AS (VALUES {rows}) \
 pub(super) struct Bell(HashMap<RunId, Option<SessionId>>);
 
 impl Bell {
+    /// From the rows that ringing returns.
+    pub(super) fn read(found: Vec<SqliteRow>) -> StoreResult<Self> {
+        let mut bell = Self::default();
+        for row in found {
+            bell.0.insert(rows::id(row.try_get(0)?)?, rows::id_opt(row.try_get(1)?)?);
+        }
+        Ok(bell)
+    }
+
     /// The live owner of a run.
     pub(super) fn owner(&self, run: &RunId) -> Option<SessionId> {
         self.0.get(run).cloned().flatten()
@@ -32,15 +47,17 @@ pub(super) async fn ring(
     connection: &mut SqliteConnection,
     runs: impl Iterator<Item = RunId> + Send,
 ) -> StoreResult<Bell> {
+    let mut writes = Writes::default();
+    ring_to(&mut writes, runs);
+    Bell::read(writes.run(connection).await?)
+}
+
+/// Plans to ring the bells of runs; the rows it returns are for [`Bell::read`].
+pub(super) fn ring_to(writes: &mut Writes, runs: impl Iterator<Item = RunId>) {
     let runs: Vec<RunId> = runs.collect::<HashSet<_>>().into_iter().collect();
-    let found = each(connection, RING, 2, &runs, |bind, run| {
+    writes.add(RING, 2, &runs, |bind, run| {
         bind.add(run.bucket()).add(run.as_str());
     });
-    let mut bell = Bell::default();
-    for row in found.await? {
-        bell.0.insert(rows::id(row.try_get(0)?)?, rows::id_opt(row.try_get(1)?)?);
-    }
-    Ok(bell)
 }
 
 const SIGNAL: &str = "INSERT INTO signals (bucket, loop_id, n, kind, name, body, request_id, created_ms) \
@@ -127,25 +144,31 @@ impl<'a> Prepared<'a> {
 }
 
 const CHECKPOINTS: &str = "INSERT INTO checkpoints (bucket, loop_id, version, epoch, session_id, body_hash, body, boundary, \
-     progress, created_ms) VALUES {rows}";
+     progress, created_ms) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL";
 
 const RECEIPTS: &str = "INSERT INTO receipts (bucket, call_uid, loop_id, decided_version, kind, call_id, node, source, pool, \
      label, policy, effect_class, exclusive, has_query, rejections_stored, key_ttl_ms, on_unknown, idem_key, \
      request_hash, state, max_attempts, dispatch_no, due_ms, deadline_ms, created_ms, traceparent, request, \
-     request_ref) VALUES {rows} ON CONFLICT DO NOTHING";
+     request_ref) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL ON CONFLICT DO NOTHING";
 
 const CANCELS: &str = "WITH b(bucket, call_uid, now_ms) AS (VALUES {rows}) \
      UPDATE receipts SET cancel_ms = b.now_ms FROM b WHERE receipts.bucket = b.bucket \
      AND receipts.call_uid = b.call_uid AND receipts.cancel_ms IS NULL AND receipts.settled_ms IS NULL";
 
-/// Writes checkpoints, receipts, payloads and cancels of steps whose runs were written.
-async fn write_steps(
-    connection: &mut SqliteConnection,
-    now: i64,
-    me: &SessionId,
-    steps: &[&Prepared<'_>],
-) -> StoreResult<()> {
-    each(connection, CHECKPOINTS, 10, steps, |bind, s| {
+/// The large values of steps.
+async fn keep_payloads(turn: &mut Turn<'_>, now: i64, steps: &[&Prepared<'_>]) -> StoreResult<()> {
+    let requests = steps.iter().flat_map(|s| &s.receipts).map(|p| (p.receipt.call.bucket(), &p.request));
+    let values = requests.chain(steps.iter().map(|s| (s.run.bucket(), &s.output)));
+    let big: Vec<(Bucket, &Kept)> = values.filter(|(_, kept)| kept.big.is_some()).collect();
+    if big.is_empty() {
+        return Ok(());
+    }
+    payloads::keep(turn.connection()?, now, big.into_iter()).await
+}
+
+/// Plans to write checkpoints, receipts and cancels of steps whose runs are written before.
+fn write_steps(writes: &mut Writes, now: i64, me: &SessionId, steps: &[&Prepared<'_>]) {
+    writes.add(CHECKPOINTS, 10, steps, |bind, s| {
         bind.add(s.run.bucket())
             .add(s.run.as_str())
             .add(s.version)
@@ -156,13 +179,9 @@ async fn write_steps(
             .add(s.step.boundary)
             .add(s.step.progress.as_ref().map(Json::as_bytes))
             .add(now);
-    })
-    .await?;
+    });
     let receipts: Vec<&Planned<'_>> = steps.iter().flat_map(|s| &s.receipts).collect();
-    let big = receipts.iter().map(|p| (p.receipt.call.bucket(), &p.request));
-    let outputs = steps.iter().map(|s| (s.run.bucket(), &s.output));
-    payloads::keep(connection, now, big.chain(outputs)).await?;
-    each(connection, RECEIPTS, 28, &receipts, |bind, p| {
+    writes.add(RECEIPTS, 28, &receipts, |bind, p| {
         let r = p.receipt;
         let delay = rows::ms(r.delay_ms);
         let due = if delay > 0 { delay } else { rows::dispatch_pause_ms(&r.policy, r.budget_ms, 1) };
@@ -194,29 +213,27 @@ async fn write_steps(
             .add(r.traceparent.as_deref())
             .add(p.request.inline.as_ref().map(Json::as_bytes))
             .add(p.request.reference.map(|reference| reference.to_string()));
-    })
-    .await?;
+    });
     let cancels: Vec<&CallUid> = steps.iter().flat_map(|s| &s.step.cancels).collect();
-    each(connection, CANCELS, 3, &cancels, |bind, call| {
+    writes.add(CANCELS, 3, &cancels, |bind, call| {
         bind.add(call.bucket()).add(call.as_str()).add(now);
-    })
-    .await?;
-    Ok(())
+    });
 }
 
-const KEYS: &str = "WITH b(namespace, submit_key) AS (VALUES {rows}) \
-     SELECT s.namespace, s.submit_key, s.loop_id, s.body_hash FROM b \
+const KEYS: &str = "WITH b(n, namespace, submit_key) AS (VALUES {rows}) \
+     SELECT group_concat(format('%s|%s|%s', b.n, s.loop_id, hex(s.body_hash)), ';') FROM b \
      CROSS JOIN submissions s ON s.namespace = b.namespace AND s.submit_key = b.submit_key";
 
-const KNOWN: &str = "WITH b(bucket, loop_id) AS (VALUES {rows}) SELECT l.loop_id, l.body_hash FROM b \
+const KNOWN: &str = "WITH b(bucket, loop_id) AS (VALUES {rows}) \
+     SELECT group_concat(format('%s|%s', l.loop_id, hex(l.body_hash)), ';') FROM b \
      CROSS JOIN loops l ON l.bucket = b.bucket AND l.loop_id = b.loop_id";
 
-const SUBMISSIONS: &str =
-    "INSERT INTO submissions (namespace, submit_key, bucket, loop_id, body_hash, created_ms) VALUES {rows}";
+const SUBMISSIONS: &str = "INSERT INTO submissions (namespace, submit_key, bucket, loop_id, body_hash, created_ms) \
+     SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL";
 
 const LOOPS: &str = "INSERT INTO loops (bucket, loop_id, namespace, submit_key, body_hash, loop_name, loop_rev, status, \
      owner_session, epoch, version, bell_seen, wake_ms, deadline_ms, ended_ms, signal_seen, created_ms, traceparent, \
-     input, input_ref, output, output_ref, error_class, error_code, error_message, error_retryable) VALUES {rows}";
+     input, input_ref, output, output_ref, error_class, error_code, error_message, error_retryable) SELECT * FROM (VALUES {rows}) WHERE column1 IS NOT NULL";
 
 struct Created<'a> {
     run: &'a NewRun,
@@ -224,31 +241,52 @@ struct Created<'a> {
     first: Option<Prepared<'a>>,
 }
 
+/// Fields of a row that was read as text.
+fn fields<const N: usize>(text: &str) -> StoreResult<[&str; N]> {
+    let fields: Vec<&str> = text.split('|').collect();
+    fields.try_into().map_err(|_| StoreError::Other("a stored row has another number of fields".into()))
+}
+
+fn bytes(hex: &str) -> StoreResult<Vec<u8>> {
+    let bytes = data_encoding::HEXUPPER.decode(hex.as_bytes());
+    bytes.map_err(|error| StoreError::Other(format!("stored hash: {error}")))
+}
+
 /// T1 for new runs.
-pub(super) async fn submit(
-    connection: &mut SqliteConnection,
-    now: i64,
-    me: &SessionId,
-    runs: &[NewRun],
-) -> StoreResult<Vec<Submitted>> {
-    let keyed: Vec<&NewRun> = runs.iter().filter(|run| run.key.is_some()).collect();
-    let mut keys: HashMap<(String, String), (RunId, Vec<u8>)> = HashMap::new();
-    let found = each(connection, KEYS, 2, &keyed, |bind, run| {
-        bind.add(run.namespace.as_str()).add(run.key.as_ref().map(|key| key.as_str()));
-    });
-    for row in found.await? {
-        keys.insert((row.try_get(0)?, row.try_get(1)?), (rows::id(row.try_get(2)?)?, row.try_get(3)?));
+pub(super) async fn submit(mut turn: Turn<'_>, me: &SessionId, runs: &[NewRun]) -> StoreResult<Vec<Submitted>> {
+    let mut prepared = Vec::with_capacity(runs.len());
+    for run in runs {
+        let first = run.first.as_ref().map(|step| Prepared::of(&run.run, 1, 1, step)).transpose()?;
+        prepared.push(Created { run, input: Kept::of(&run.input)?, first });
     }
-    let mut known: HashMap<RunId, Vec<u8>> = HashMap::new();
-    let found = each(connection, KNOWN, 2, runs, |bind, run| {
+    let keyed: Vec<(i64, &NewRun)> = (0..).zip(runs.iter().filter(|run| run.key.is_some())).collect();
+    let mut reads = Reads::new();
+    let keys_place = reads.add(KEYS, 3, &keyed, |bind, (n, run)| {
+        bind.add(*n).add(run.namespace.as_str()).add(run.key.as_ref().map(|key| key.as_str()));
+    });
+    let known_place = reads.add(KNOWN, 2, runs, |bind, run| {
         bind.add(run.run.bucket()).add(run.run.as_str());
     });
-    for row in found.await? {
-        known.insert(rows::id(row.try_get(0)?)?, row.try_get(1)?);
+    let (now, found) = turn.read(reads).await?;
+    let mut keys: HashMap<(String, String), (RunId, Vec<u8>)> = HashMap::new();
+    for text in found.texts(&keys_place)? {
+        let [n, run, hash] = fields(text)?;
+        if let Some((_, asked)) = keyed.get(rows::id::<usize>(n)?)
+            && let Some(key) = &asked.key
+        {
+            let name = (asked.namespace.as_str().to_owned(), key.as_str().to_owned());
+            keys.insert(name, (rows::id(run)?, bytes(hash)?));
+        }
+    }
+    let mut known: HashMap<RunId, Vec<u8>> = HashMap::new();
+    for text in found.texts(&known_place)? {
+        let [run, hash] = fields(text)?;
+        known.insert(rows::id(run)?, bytes(hash)?);
     }
     let mut created: Vec<Created<'_>> = Vec::with_capacity(runs.len());
     let mut answers = Vec::with_capacity(runs.len());
-    for run in runs {
+    for new in prepared {
+        let run = new.run;
         let key = run.key.as_ref().map(|key| (run.namespace.as_str().to_owned(), key.as_str().to_owned()));
         let earlier = key.as_ref().and_then(|key| keys.get(key));
         if let Some((earlier, hash)) = earlier {
@@ -268,34 +306,33 @@ pub(super) async fn submit(
             keys.insert(key, (run.run.clone(), run.body_hash.to_vec()));
         }
         known.insert(run.run.clone(), run.body_hash.to_vec());
-        let first = run.first.as_ref().map(|step| Prepared::of(&run.run, 1, 1, step)).transpose()?;
-        created.push(Created { run, input: Kept::of(&run.input)?, first });
+        created.push(new);
         answers.push(Submitted::Created);
     }
-    payloads::keep(connection, now, created.iter().map(|c| (c.run.run.bucket(), &c.input))).await?;
-    insert_loops(connection, now, me, &created).await?;
+    if created.iter().any(|c| c.input.big.is_some()) {
+        let inputs = created.iter().map(|c| (c.run.run.bucket(), &c.input));
+        payloads::keep(turn.connection()?, now, inputs).await?;
+    }
+    let first: Vec<&Prepared<'_>> = created.iter().filter_map(|c| c.first.as_ref()).collect();
+    keep_payloads(&mut turn, now, &first).await?;
+    let mut writes = Writes::default();
+    insert_loops(&mut writes, now, me, &created);
     let submissions: Vec<&NewRun> = created.iter().map(|c| c.run).filter(|run| run.key.is_some()).collect();
-    each(connection, SUBMISSIONS, 6, &submissions, |bind, run| {
+    writes.add(SUBMISSIONS, 6, &submissions, |bind, run| {
         bind.add(run.namespace.as_str())
             .add(run.key.as_ref().map(|key| key.as_str()))
             .add(run.run.bucket())
             .add(run.run.as_str())
             .add(&run.body_hash[..])
             .add(now);
-    })
-    .await?;
-    let first: Vec<&Prepared<'_>> = created.iter().filter_map(|c| c.first.as_ref()).collect();
-    write_steps(connection, now, me, &first).await?;
+    });
+    write_steps(&mut writes, now, me, &first);
+    turn.commit(writes).await?;
     Ok(answers)
 }
 
-async fn insert_loops(
-    connection: &mut SqliteConnection,
-    now: i64,
-    me: &SessionId,
-    created: &[Created<'_>],
-) -> StoreResult<()> {
-    each(connection, LOOPS, 26, created, |bind, c| {
+fn insert_loops(writes: &mut Writes, now: i64, me: &SessionId, created: &[Created<'_>]) {
+    writes.add(LOOPS, 26, created, |bind, c| {
         let (run, first) = (c.run, c.first.as_ref());
         let error = first.and_then(|f| f.step.ending.as_ref()).and_then(|ending| ending.error.as_ref());
         bind.add(run.run.bucket())
@@ -324,9 +361,7 @@ async fn insert_loops(
             .add(error.map(|e| e.code.as_str()))
             .add(error.map(|e| e.message.as_str()))
             .add(error.map(|e| e.retryable));
-    })
-    .await?;
-    Ok(())
+    });
 }
 
 const OWNED: &str = "WITH b(bucket, loop_id) AS (VALUES {rows}) \
@@ -337,8 +372,8 @@ const WRITTEN: &str = "WITH b(bucket, loop_id, version) AS (VALUES {rows}) \
      SELECT c.loop_id, c.session_id, c.epoch, c.body_hash FROM b CROSS JOIN checkpoints c \
      ON c.bucket = b.bucket AND c.loop_id = b.loop_id AND c.version = b.version";
 
-const REUSED: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) SELECT r.call_uid, r.request_hash \
-     FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
+const REUSED: &str = "WITH b(bucket, call_uid) AS (VALUES {rows}) \
+     SELECT group_concat(format('%s|%s', r.call_uid, hex(r.request_hash)), ';') FROM b CROSS JOIN receipts r ON r.bucket = b.bucket AND r.call_uid = b.call_uid";
 
 const ADVANCE: &str = "WITH b(bucket, loop_id, epoch, version, owner, status, wake_ms, signal_seen, bell_seen, ended_ms, \
      output, output_ref, error_class, error_code, error_message, error_retryable) AS (VALUES {rows}) \
@@ -349,64 +384,55 @@ const ADVANCE: &str = "WITH b(bucket, loop_id, epoch, version, owner, status, wa
      WHERE loops.bucket = b.bucket AND loops.loop_id = b.loop_id AND loops.epoch = b.epoch \
      AND loops.version = b.version - 1";
 
-/// Owner (empty: none), epoch and version of each run that exists.
-async fn owned(
-    connection: &mut SqliteConnection,
-    items: &[Advance],
-) -> StoreResult<HashMap<RunId, (String, i64, i64)>> {
-    let found = each(connection, OWNED, 2, items, |bind, item| {
-        bind.add(item.run.bucket()).add(item.run.as_str());
-    });
-    let mut owned = HashMap::with_capacity(items.len());
-    for row in found.await? {
-        for text in row.try_get::<Option<&str>, _>(0)?.unwrap_or_default().split(';').filter(|text| !text.is_empty()) {
-            let fields: Vec<&str> = text.split('|').collect();
-            let [run, owner, epoch, version] = fields[..] else {
-                return Err(StoreError::Other("stored run has too few fields".into()));
-            };
-            owned.insert(rows::id(run)?, (owner.to_owned(), rows::id(epoch)?, rows::id(version)?));
-        }
-    }
-    Ok(owned)
-}
-
 /// T1 (and T3 of the settlements it rests on) for runs of this session.
-pub(super) async fn advance(
-    connection: &mut SqliteConnection,
-    now: i64,
-    me: &SessionId,
-    items: &[Advance],
-) -> StoreResult<Vec<Advanced>> {
+pub(super) async fn advance(mut turn: Turn<'_>, me: &SessionId, items: &[Advance]) -> StoreResult<Vec<Advanced>> {
     let mut steps = Vec::with_capacity(items.len());
     for item in items {
         steps.push(Prepared::of(&item.run, item.epoch, item.version + 1, &item.step)?);
     }
     let settles: Vec<&Settle> = items.iter().flat_map(|item| &item.settles).collect();
-    let applied = settle::apply(connection, now, &settles).await?;
+    let said = settle::prepare(&settles)?;
+    let calls: Vec<&CallUid> = settles.iter().map(|settle| &settle.call).collect();
+    let planned: Vec<&NewReceipt> = items.iter().flat_map(|item| &item.step.receipts).collect();
+    let mut reads = Reads::new();
+    let stored = receipt::plan(&mut reads, &calls);
+    let owned_place = reads.add(OWNED, 2, items, |bind, item| {
+        bind.add(item.run.bucket()).add(item.run.as_str());
+    });
+    let reused_place = reads.add(REUSED, 2, &planned, |bind, r| {
+        bind.add(r.call.bucket()).add(r.call.as_str());
+    });
+    let (now, found) = turn.read(reads).await?;
+    let batch = settle::decide(now, &settles, said, receipt::found(now, &found, &stored)?)?;
+    let applied = &batch.applied;
 
-    let owned = owned(connection, items).await?;
+    // Owner (empty: none), epoch and version of each run that exists.
+    let mut owned: HashMap<RunId, (&str, i64, i64)> = HashMap::with_capacity(items.len());
+    for text in found.texts(&owned_place)? {
+        let [run, owner, epoch, version] = fields(text)?;
+        owned.insert(rows::id(run)?, (owner, rows::id(epoch)?, rows::id(version)?));
+    }
     let is_mine = |item: &Advance| {
         owned.get(&item.run).is_some_and(|(owner, epoch, version)| {
-            owner == me.as_str() && *epoch == item.epoch && *version == item.version
+            *owner == me.as_str() && *epoch == item.epoch && *version == item.version
         })
     };
     // One version further: perhaps by an earlier try of this very commit.
     let ahead: Vec<&Prepared<'_>> =
         steps.iter().filter(|s| owned.get(s.run).is_some_and(|(_, _, version)| *version == s.version)).collect();
     let mut written: HashMap<RunId, (String, i64, Vec<u8>)> = HashMap::new();
-    let found = each(connection, WRITTEN, 3, &ahead, |bind, s| {
-        bind.add(s.run.bucket()).add(s.run.as_str()).add(s.version);
-    });
-    for row in found.await? {
-        written.insert(rows::id(row.try_get(0)?)?, (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+    if !ahead.is_empty() {
+        let found = each(turn.connection()?, WRITTEN, 3, &ahead, |bind, s| {
+            bind.add(s.run.bucket()).add(s.run.as_str()).add(s.version);
+        });
+        for row in found.await? {
+            written.insert(rows::id(row.try_get(0)?)?, (row.try_get(1)?, row.try_get(2)?, row.try_get(3)?));
+        }
     }
-    let planned: Vec<&NewReceipt> = items.iter().flat_map(|item| &item.step.receipts).collect();
     let mut hashes: HashMap<CallUid, Vec<u8>> = HashMap::new();
-    let found = each(connection, REUSED, 2, &planned, |bind, r| {
-        bind.add(r.call.bucket()).add(r.call.as_str());
-    });
-    for row in found.await? {
-        hashes.insert(rows::id(row.try_get(0)?)?, row.try_get(1)?);
+    for text in found.texts(&reused_place)? {
+        let [call, hash] = fields(text)?;
+        hashes.insert(rows::id(call)?, bytes(hash)?);
     }
 
     let mut answers = Vec::with_capacity(items.len());
@@ -446,9 +472,13 @@ pub(super) async fn advance(
         .filter(|((item, answer), _)| is_mine(item) && **answer == Advanced::Done)
         .map(|(_, step)| step)
         .collect();
-    update_loops(connection, now, me, &done).await?;
-    write_steps(connection, now, me, &done).await?;
-    self::ring(connection, ring.into_iter()).await?;
+    let mut writes = Writes::default();
+    batch.write(&mut turn, now, &mut writes).await?;
+    keep_payloads(&mut turn, now, &done).await?;
+    update_loops(&mut writes, now, me, &done);
+    write_steps(&mut writes, now, me, &done);
+    ring_to(&mut writes, ring.into_iter());
+    turn.commit(writes).await?;
     Ok(answers)
 }
 
@@ -465,13 +495,8 @@ fn reused(receipts: &[NewReceipt], stored: &HashMap<CallUid, Vec<u8>>) -> Option
     None
 }
 
-async fn update_loops(
-    connection: &mut SqliteConnection,
-    now: i64,
-    me: &SessionId,
-    steps: &[&Prepared<'_>],
-) -> StoreResult<()> {
-    each(connection, ADVANCE, 16, steps, |bind, s| {
+fn update_loops(writes: &mut Writes, now: i64, me: &SessionId, steps: &[&Prepared<'_>]) {
+    writes.add(ADVANCE, 16, steps, |bind, s| {
         let error = s.step.ending.as_ref().and_then(|ending| ending.error.as_ref());
         bind.add(s.run.bucket())
             .add(s.run.as_str())
@@ -489,7 +514,5 @@ async fn update_loops(
             .add(error.map(|e| e.code.as_str()))
             .add(error.map(|e| e.message.as_str()))
             .add(error.map(|e| e.retryable));
-    })
-    .await?;
-    Ok(())
+    });
 }

@@ -1,5 +1,7 @@
 //! T3: what workers, backends and persons say about attempts.
 
+use std::collections::HashMap;
+
 use ditto_contracts::{CallUid, Json, JsonWriter, ReceiptState, RunId, Verdict};
 use ditto_graph::receipt::{
     AttemptEvent, KeyEvidence, QueryAnswer as PureAnswer, ReceiptEvent, Reconcile, Refused, reconcile_next,
@@ -7,10 +9,12 @@ use ditto_graph::receipt::{
 use sqlx::{Row as _, SqliteConnection};
 
 use super::{
-    batch::each,
+    batch::{Reads, Writes, each},
+    payloads,
     receipt::{self, Entry, Said, Stored},
     rules::Settlement,
     runs,
+    writer::Turn,
 };
 use crate::store::{
     Changed, QueryAnswer, Resolution, Resolved, Settle, Settled, StoreResult,
@@ -53,20 +57,52 @@ fn said(settle: &Settle) -> StoreResult<Said> {
     Ok(Said { output, error: settle.error.clone() })
 }
 
-/// Settles a batch, logs what matches nothing, and appends signals about late news. Rings no bell.
-pub(super) async fn apply(
-    connection: &mut SqliteConnection,
+/// What a batch of settlements comes to, before anything is written.
+pub(super) struct Batch {
+    pub(super) applied: Vec<Applied>,
+    log: Vec<Entry>,
+    news: Vec<(RunId, Json)>,
+}
+
+impl Batch {
+    /// Writes what is seldom there: large outcomes, what matches nothing, and signals about late news. The receipts go
+    /// into `writes`. Rings no bell.
+    pub(super) async fn write(&self, turn: &mut Turn<'_>, now: i64, writes: &mut Writes) -> StoreResult<()> {
+        let changed: Vec<&Stored> = self
+            .applied
+            .iter()
+            .filter(|a| a.result == Settlement::Applied)
+            .filter_map(|a| a.receipt.as_ref())
+            .collect();
+        if receipt::outputs(&changed).any(|(_, kept)| kept.big.is_some()) {
+            payloads::keep(turn.connection()?, now, receipt::outputs(&changed)).await?;
+        }
+        if !self.log.is_empty() {
+            receipt::log(turn.connection()?, now, &self.log).await?;
+        }
+        if !self.news.is_empty() {
+            runs::append_resolved(turn.connection()?, now, &self.news).await?;
+        }
+        receipt::write_to(writes, &changed);
+        Ok(())
+    }
+}
+
+/// The values of settlements in the form they are stored in.
+pub(super) fn prepare(settles: &[&Settle]) -> StoreResult<Vec<Said>> {
+    settles.iter().map(|settle| said(settle)).collect()
+}
+
+/// Decides a batch about receipts that were read.
+pub(super) fn decide(
     now: i64,
     settles: &[&Settle],
-) -> StoreResult<Vec<Applied>> {
-    if settles.is_empty() {
-        return Ok(Vec::new());
-    }
-    let calls: Vec<&CallUid> = settles.iter().map(|settle| &settle.call).collect();
-    let mut receipts = receipt::load(connection, now, &calls).await?;
-    let (mut changed, mut log, mut news) = (Vec::new(), Vec::new(), Vec::new());
+    said: Vec<Said>,
+    mut receipts: HashMap<CallUid, Stored>,
+) -> StoreResult<Batch> {
+    let (mut log, mut news) = (Vec::new(), Vec::new());
     let mut applied = Vec::with_capacity(settles.len());
-    for settle in settles {
+    for (settle, said) in settles.iter().zip(said) {
         let Some(mut r) = receipts.remove(&settle.call) else {
             let result = Settlement::NoMatch;
             applied.push(Applied { receipt: None, result, as_given: false, late_news: false });
@@ -80,11 +116,9 @@ pub(super) async fn apply(
                 verdict: settle.verdict,
             },
         };
-        let result = r.settle(&event, settle.verdict, said(settle)?, now);
-        match result {
-            Settlement::Applied => changed.push(r.clone()),
-            Settlement::Same => {}
-            Settlement::NoMatch => log.push(late(settle)?),
+        let result = r.settle(&event, settle.verdict, said, now);
+        if result == Settlement::NoMatch {
+            log.push(late(settle)?);
         }
         let late_news = was_known && result == Settlement::Applied;
         if late_news {
@@ -93,10 +127,7 @@ pub(super) async fn apply(
         let as_given = result != Settlement::NoMatch && r.pure.state == ReceiptState::from(settle.verdict);
         applied.push(Applied { receipt: Some(r), result, as_given, late_news });
     }
-    receipt::write(connection, now, &changed).await?;
-    receipt::log(connection, now, &log).await?;
-    runs::append_resolved(connection, now, &news).await?;
-    Ok(applied)
+    Ok(Batch { applied, log, news })
 }
 
 fn late(settle: &Settle) -> StoreResult<Entry> {
@@ -135,12 +166,20 @@ fn resolved_body(r: &Stored) -> Json {
 }
 
 /// T3 for calls whose run this process does not drive.
-pub(super) async fn settle(connection: &mut SqliteConnection, now: i64, items: &[Settle]) -> StoreResult<Vec<Settled>> {
+pub(super) async fn settle(mut turn: Turn<'_>, items: &[Settle]) -> StoreResult<Vec<Settled>> {
     let items: Vec<&Settle> = items.iter().collect();
-    let applied = apply(connection, now, &items).await?;
-    let stands = applied.iter().filter(|a| a.result != Settlement::NoMatch);
-    let bell = runs::ring(connection, stands.filter_map(|a| Some(a.receipt.as_ref()?.run.clone()))).await?;
-    Ok(applied.iter().map(|a| a.answer(&bell)).collect())
+    let said = prepare(&items)?;
+    let calls: Vec<&CallUid> = items.iter().map(|settle| &settle.call).collect();
+    let mut reads = Reads::new();
+    let place = receipt::plan(&mut reads, &calls);
+    let (now, found) = turn.read(reads).await?;
+    let batch = decide(now, &items, said, receipt::found(now, &found, &place)?)?;
+    let mut writes = Writes::default();
+    batch.write(&mut turn, now, &mut writes).await?;
+    let stands = batch.applied.iter().filter(|a| a.result != Settlement::NoMatch);
+    runs::ring_to(&mut writes, stands.filter_map(|a| Some(a.receipt.as_ref()?.run.clone())));
+    let bell = runs::Bell::read(turn.commit(writes).await?)?;
+    Ok(batch.applied.iter().map(|a| a.answer(&bell)).collect())
 }
 
 /// Rows 7 and 8: what queries found out.
