@@ -163,8 +163,19 @@ async fn open(core: &Core, request: OpenRequest) -> Result<Option<OpenReply>, Wi
 
 async fn announce(core: &Core, request: AnnounceRequest) -> Result<Option<AnnounceReply>, WireError> {
     streams::check_worker_kind(&request.worker_kind)?;
-    let consumer = streams::worker_consumer(core, &request.worker_kind, request.pool.as_ref(), &request.offers).await?;
-    core.store.offers_put(&request.session, &request.worker_kind, request.pool.as_ref(), &request.offers).await?;
+    if request.offers.is_empty() {
+        return Err(WireError::invalid("BAD_REQUEST", "offers: expected at least one"));
+    }
+    let (kind, pool) = (request.worker_kind.as_str(), request.pool.as_ref());
+    // Announced first: whoever updates the consumer at the same moment then sees these offers.
+    core.store.offers_put(&request.session, kind, pool, &request.offers).await?;
+    let consumer = match streams::worker_consumer(core, kind, pool).await {
+        Ok(consumer) => consumer,
+        Err(error) => {
+            core.store.offers_put(&request.session, kind, pool, &[]).await?;
+            return Err(error);
+        }
+    };
     core.read_catalogue().await?;
     let conflicts = request
         .offers

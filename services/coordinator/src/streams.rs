@@ -1,18 +1,22 @@
 //! The streams and consumers of the fleet; only coordinators create them.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::Duration,
+};
 
 use ditto_bus::{BusError, ConsumerSpec, StreamSpec, StreamState};
-use ditto_contracts::{
-    ErrorClass, NodeType, Pool, WireError,
-    wire::{ledger::Offer, subjects},
-};
+use ditto_contracts::{ErrorClass, NodeType, Pool, WireError, wire::subjects};
+
+use tracing::warn;
 
 use crate::core::Core;
 
 /// How long the streams keep a message.
 pub(crate) const MAX_AGE: Duration = Duration::from_secs(86_400);
 const DUPLICATE_WINDOW: Duration = Duration::from_secs(120);
+/// Looks at the announcements of other replicas after the consumer was updated.
+const LOOKS_MAX: usize = 3;
 /// Largest job or result message; larger values travel as payloads.
 const MESSAGE_BYTES_MAX: u32 = 512 * 1024;
 
@@ -70,34 +74,61 @@ pub(crate) fn check_worker_kind(kind: &str) -> Result<(), WireError> {
     if ok { Ok(()) } else { Err(WireError::invalid("BAD_REQUEST", "workerKind: expected 1 to 32 of a-z 0-9 -")) }
 }
 
-/// Creates or widens the durable consumer of a worker kind and pool, and names it.
-pub(crate) async fn worker_consumer(
+/// Creates or updates the durable consumer of a worker kind and pool for everything that its live replicas announced,
+/// and names it. Announcements of other replicas at the same moment are seen by looking again afterwards; what slips
+/// through even so, the sweeper repairs.
+pub(crate) async fn worker_consumer(core: &Core, kind: &str, pool: Option<&Pool>) -> Result<String, WireError> {
+    let mut nodes = announced(core, kind, pool).await?;
+    for _ in 0..LOOKS_MAX {
+        ensure_worker_consumer(core, kind, pool, &nodes).await?;
+        let now = announced(core, kind, pool).await?;
+        if now == nodes {
+            break;
+        }
+        nodes = now;
+    }
+    Ok(subjects::worker_consumer(kind, pool))
+}
+
+/// Brings the consumers of all live worker kinds and pools into line with what was announced.
+pub(crate) async fn ensure_worker_consumers(core: &Core) -> Result<(), WireError> {
+    let mut queues: BTreeMap<(String, Option<Pool>), BTreeSet<NodeType>> = BTreeMap::new();
+    for row in core.store.offers_live().await? {
+        queues.entry((row.kind, row.pool)).or_default().insert(row.offer.node);
+    }
+    for ((kind, pool), nodes) in queues {
+        if let Err(error) = ensure_worker_consumer(core, &kind, pool.as_ref(), &nodes).await {
+            warn!(kind, ?pool, %error, "the consumer of a worker kind is not as announced");
+        }
+    }
+    Ok(())
+}
+
+async fn announced(core: &Core, kind: &str, pool: Option<&Pool>) -> Result<BTreeSet<NodeType>, WireError> {
+    let rows = core.store.offers_live().await?;
+    let of_queue = rows.into_iter().filter(|row| row.kind == kind && row.pool.as_ref() == pool);
+    Ok(of_queue.map(|row| row.offer.node).collect())
+}
+
+async fn ensure_worker_consumer(
     core: &Core,
     kind: &str,
     pool: Option<&Pool>,
-    offers: &[Offer],
-) -> Result<String, WireError> {
-    let name = subjects::worker_consumer(kind, pool);
-    let mut nodes: BTreeSet<NodeType> = offers.iter().map(|offer| offer.node.clone()).collect();
-    // What live replicas of the same kind and pool serve stays in the filter.
-    for row in core.store.offers_live().await? {
-        if row.kind == kind && row.pool.as_ref() == pool {
-            nodes.insert(row.offer.node);
-        }
-    }
+    nodes: &BTreeSet<NodeType>,
+) -> Result<(), WireError> {
     if nodes.is_empty() {
         return Err(WireError::invalid("BAD_REQUEST", "offers: expected at least one"));
     }
     let spec = ConsumerSpec {
         stream: subjects::JOBS_STREAM,
-        name: name.clone(),
+        name: subjects::worker_consumer(kind, pool),
         filter_subjects: nodes.iter().map(|node| subjects::jobs(node, pool)).collect(),
         ack_wait: Duration::from_millis(core.config.ack_wait_ms),
         max_deliver: 20,
         max_ack_pending: 65_536,
     };
     match core.bus.ensure_consumer(&spec).await {
-        Ok(()) => Ok(name),
+        Ok(()) => Ok(()),
         Err(BusError::Conflict { difference, .. }) => Err(WireError::new(
             ErrorClass::Conflict,
             "CONSUMER_CONFLICT",

@@ -95,30 +95,20 @@ impl Sweepers {
     ) -> Result<ditto_bus::StreamState, ditto_bus::BusError> {
         let (state, lost) = streams::ensure(&self.core, before).await?;
         self.core.bus.ensure_consumer(&results::consumer(&self.core, &self.core.session)).await?;
+        self.ensure_worker_consumers().await;
         if before.is_some() && lost {
             error!("the jobs stream lost its messages; every planned call is published again");
-            self.recreate_worker_consumers().await;
             if let Err(error) = self.core.store.dispatch_all().await {
                 warn!(%error, "planned calls are not marked due now; they are when their time comes");
             }
-        } else if before.is_none() {
-            self.recreate_worker_consumers().await;
         }
         Ok(state)
     }
 
-    /// Workers bind to consumers by name; after a loss they must be there again.
-    async fn recreate_worker_consumers(&self) {
-        let Ok(rows) = self.core.store.offers_live().await else { return };
-        let mut seen = HashSet::new();
-        for row in rows {
-            if seen.insert((row.kind.clone(), row.pool.clone()))
-                && let Err(error) =
-                    streams::worker_consumer(&self.core, &row.kind, row.pool.as_ref(), std::slice::from_ref(&row.offer))
-                        .await
-            {
-                warn!(kind = row.kind, %error, "consumer is not created again");
-            }
+    /// Workers bind to consumers by name: they must be there and take what was announced.
+    async fn ensure_worker_consumers(&self) {
+        if let Err(error) = streams::ensure_worker_consumers(&self.core).await {
+            warn!(%error, "the consumers of workers are not looked at now");
         }
     }
 
