@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
+use ditto_runtime::shutdown::Shutdown;
 
 use crate::{
     bench::{self, BenchWorkerArgs, ClientArgs, EngineArgs, Mode, Plan, Sizes},
@@ -110,10 +111,12 @@ pub(super) async fn run(args: BenchArgs, context: &Context) -> Result<Exit, Fail
     if cfg!(debug_assertions) && !args.quick {
         context.note("this build is not optimised: use `cargo run --release -- bench`");
     }
-    // Ctrl-C must take the processes along: they end when the plan is dropped.
+    // A signal must take the processes along: they end when the measurement is dropped.
+    let shutdown = Shutdown::listen().map_err(|error| Failure::internal(format!("signals: {error}")))?;
+    let stop = shutdown.token();
     let report = tokio::select! {
         report = bench::measure(&plan, context) => report?,
-        _ = tokio::signal::ctrl_c() => return Ok(Exit::Interrupted),
+        () = stop.cancelled() => return Ok(Exit::Interrupted),
     };
     if context.json {
         return context.print_json(&report);
