@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use async_nats::{Client, ConnectErrorKind, ConnectOptions};
+use async_nats::{Client, ConnectErrorKind, ConnectOptions, ServerAddr};
 use rand::RngExt;
 use tokio::time::Instant;
 
@@ -111,6 +111,14 @@ fn options(
     if let (Some(user), Some(password)) = (&config.user, &config.password) {
         options = options.user_and_password(user.clone(), password.expose().to_owned());
     }
+    let elsewhere = config.user.is_some() || config.token.is_some() || credentials.is_some();
+    // The client library reads what an address carries and does not use it.
+    if let Some((user, password)) = config.servers().find_map(user_info).filter(|_| !elsewhere) {
+        options = match password {
+            Some(password) => options.user_and_password(user, password),
+            None => options.token(user),
+        };
+    }
     if let Some(token) = &config.token {
         options = options.token(token.expose().to_owned());
     }
@@ -133,6 +141,13 @@ fn options(
         options = options.add_client_certificate(cert.clone(), key.clone());
     }
     Ok(options)
+}
+
+/// User and password of an address such as `nats://user:password@host`, or a token alone; percent encoding undone.
+fn user_info(server: &str) -> Option<(String, Option<String>)> {
+    let address: ServerAddr = server.parse().ok()?;
+    let decode = |text: &str| percent_encoding::percent_decode_str(text).decode_utf8_lossy().into_owned();
+    Some((decode(address.username()?), address.password().map(decode)))
 }
 
 async fn read_credentials(config: &NatsConfig) -> Result<Option<String>, ConnectError> {
@@ -160,5 +175,19 @@ fn describe(error: &async_nats::ConnectError) -> String {
     match std::error::Error::source(error) {
         Some(source) => format!("{}: {source}", error.kind()),
         None => error.kind().to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn credentials_of_an_address_are_used() {
+        let some = |user: &str, password: Option<&str>| Some((user.to_owned(), password.map(str::to_owned)));
+        assert_eq!(user_info("nats://ditto:p%40ss%3Aw@host:4222"), some("ditto", Some("p@ss:w")));
+        assert_eq!(user_info("nats://secret@host"), some("secret", None));
+        assert_eq!(user_info("nats://host:4222"), None);
+        assert_eq!(user_info("host"), None);
     }
 }
