@@ -1,9 +1,16 @@
 //! Sections 9 and 11 and the distributed cases, as a coordinator with workers keeps them.
 
-use ditto_contracts::{ErrorClass, ReceiptState, RunStatus, codes, wire::SubmitKind};
-use ditto_interaction::{Interaction, InteractionConfig, Permission, SandboxPolicy, Tool, ToolContext};
+use std::time::Duration;
 
-use crate::engine::{Calls, Engine};
+use ditto_contracts::{
+    ErrorClass, ReceiptState, RunStatus, codes,
+    limits::INLINE_BYTES_MAX,
+    wire::{PayloadRef, SubmitKind},
+};
+use ditto_interaction::{Interaction, InteractionConfig, Permission, SandboxPolicy, Tool, ToolContext};
+use sha2::{Digest as _, Sha256};
+
+use crate::engine::{Calls, Engine, WITHIN};
 
 /// Tasks of `TEST.STEP` under one loop name; each is `name: settings`.
 fn steps(tasks: &[(&str, &str)]) -> String {
@@ -157,5 +164,28 @@ async fn case_303_one_key_with_another_input_is_refused() {
     assert_eq!((error.class, error.code.as_str()), (ErrorClass::Conflict, codes::KEY_REUSED));
     assert_eq!(submit(r#"{"name":"a"}"#).await.unwrap().run_id, first.run_id);
     assert_eq!(calls.names(), ["a"]);
+    engine.stop().await;
+}
+
+/// Cases 322 and D8.
+#[tokio::test(flavor = "multi_thread")]
+async fn case_322_a_long_text_goes_by_reference_both_ways_and_is_removed_with_its_day() {
+    let (mut engine, calls) = (Engine::start().await, Calls::default());
+    engine.step_worker(&calls, 4).await;
+    let long = format!(r#"{{"name":"{}"}}"#, "x".repeat(2 * INLINE_BYTES_MAX));
+    let reply = engine.submit(SubmitKind::Node, "TEST.STEP", None, &long).await.unwrap();
+    let row = engine.ended(&reply).await;
+    assert_eq!(row.output.as_ref().map(|output| output.as_str()), Some(long.as_str()));
+    // Input and output are the same bytes: one payload serves both.
+    let bucket = engine.receipts(&row).await[0].call.bucket();
+    let payload = PayloadRef { digest: Sha256::digest(&long).into(), size: u32::try_from(long.len()).unwrap() };
+    let store = engine.handle.store();
+    assert_eq!(store.payload_get(bucket, &payload).await.unwrap().as_deref(), Some(long.as_bytes()));
+    let removed = async {
+        while store.payload_get(bucket, &payload).await.unwrap().is_some() {
+            store.sweep_retention(Duration::ZERO).await.unwrap();
+        }
+    };
+    tokio::time::timeout(WITHIN, removed).await.expect("the payload is removed in time");
     engine.stop().await;
 }

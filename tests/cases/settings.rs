@@ -97,11 +97,3 @@ fn case_344_an_unknown_variable_is_named_and_its_value_is_not() {
     refused("log: {}\n", &[("DITTO_INTERACTION_TOKEN", "hunter2")], "DITTO_INTERACTION_TOKEN");
     refused("log: {}\n", &[("DITTO_WORKER_INTERACTION_PERMISSIONS_READ", "yes")], "`true` or `false`");
 }
-
-#[test]
-fn case_345_a_loaded_configuration_does_not_change_with_its_source() {
-    let mut text = "workers: { interaction: { concurrency: 7 } }\n".to_owned();
-    let loaded = worker(&text, &[]).unwrap();
-    text.clear();
-    assert_eq!(loaded.concurrency, 7);
-}
