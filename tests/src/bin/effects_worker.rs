@@ -118,6 +118,7 @@ async fn main() {
         .handler(Once(effects))
         .build()
         .unwrap();
-    let config = WorkerConfig { drain: Duration::from_secs(5), resend_after: Duration::from_secs(1), ..WorkerConfig::default() };
+    let config =
+        WorkerConfig { drain: Duration::from_secs(5), resend_after: Duration::from_secs(1), ..WorkerConfig::default() };
     worker.run_forever(config, bus, shutdown.token()).await.unwrap();
 }
