@@ -200,7 +200,7 @@ pub async fn a_lost_settlement_is_stale(ledger: &Ledger) {
     // What did apply stands, and its owner is told to read again.
     assert_eq!(ledger.receipt(&calls[0]).await.state, ReceiptState::Succeeded);
     assert_eq!(ledger.receipt(&calls[1]).await.state, ReceiptState::Claimed);
-    assert_eq!(ledger.store.runs_due(&owner, 0).await.unwrap().mine, [run.clone()]);
+    assert_eq!(ledger.store.runs_due(&owner, 0).await.unwrap().mine, std::slice::from_ref(&run));
     assert_eq!(ledger.store.attempts_list(&calls[1], 10).await.unwrap()[0].event, "late");
     // A settlement that contradicts the one that stands is stale too.
     let contrary = Advance { settles: vec![said(&worker, &calls[0], &a, Verdict::Failed)], ..next(&run, 1, step(2)) };
@@ -293,7 +293,7 @@ pub async fn a_taken_run_is_found_again(ledger: &Ledger) {
     ledger.store.session_close(&old).await.unwrap();
     // The answer is lost; the run is among the taker's own until its first commit, and can be read again.
     let lost = ledger.store.runs_due(&new, 10).await.unwrap().taken.remove(0);
-    assert_eq!(ledger.store.runs_due(&new, 10).await.unwrap().mine, [run.clone()]);
+    assert_eq!(ledger.store.runs_due(&new, 10).await.unwrap().mine, std::slice::from_ref(&run));
     let again = ledger.store.run_take(&new, &run).await.unwrap().unwrap();
     assert_eq!((again.epoch, again.version), (lost.epoch, lost.version));
     let step = Step { bell_seen: again.bell, ..step(2) };
@@ -342,7 +342,7 @@ pub async fn news_tell_what_is_settled(ledger: &Ledger) {
     let held = ledger.granted(&worker, &calls[0]).await;
     let settled = ledger.settle(said(&worker, &calls[0], &held, Verdict::Unknown)).await;
     assert!(matches!(settled, Settled::Done { owner: Some(o), settled: true, .. } if o == owner));
-    assert_eq!(ledger.store.runs_due(&owner, 0).await.unwrap().mine, [run.clone()]);
+    assert_eq!(ledger.store.runs_due(&owner, 0).await.unwrap().mine, std::slice::from_ref(&run));
     ledger.store.signal_append(&tenant(), &run, "s", &json("[1]"), None).await.unwrap();
     let news = ledger.store.run_news(&run, &calls, 0).await.unwrap().unwrap();
     assert_eq!(news.settled.len(), 1);
@@ -386,7 +386,7 @@ pub async fn cancel_is_repeatable(ledger: &Ledger) {
     assert!(row.cancel_ms.is_some());
     let again = ledger.store.run_cancel(&tenant(), &run).await.unwrap().unwrap();
     assert_eq!(again.cancel_ms, row.cancel_ms);
-    assert_eq!(ledger.store.runs_due(&owner, 0).await.unwrap().mine, [run.clone()]);
+    assert_eq!(ledger.store.runs_due(&owner, 0).await.unwrap().mine, std::slice::from_ref(&run));
     assert!(ledger.store.run_news(&run, &[], 0).await.unwrap().unwrap().cancel_asked);
     ledger.advance(&owner, next(&run, 1, ending(RunStatus::Cancelled))).await;
     let ended = ledger.store.run_cancel(&tenant(), &run).await.unwrap().unwrap();

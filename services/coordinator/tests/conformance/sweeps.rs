@@ -171,7 +171,7 @@ pub async fn limits_of_planned_calls(ledger: &Ledger) {
     ledger.advance(&owner, next(&run, 1, Step { cancels: vec![call.clone()], ..step(2) })).await;
     let change = only(ledger.store.sweep_limits(HOUR, 10).await.unwrap());
     assert_eq!((change.state, change.settled, change.owner), (ReceiptState::Cancelled, true, Some(owner.clone())));
-    assert_eq!(ledger.store.runs_due(&owner, 0).await.unwrap().mine, [run.clone()]);
+    assert_eq!(ledger.store.runs_due(&owner, 0).await.unwrap().mine, std::slice::from_ref(&run));
     // Deadline before any claim.
     let late = NewReceipt { budget_ms: Some(0), ..receipt(&run, "late", &n()) };
     let uid = late.call.clone();
@@ -264,7 +264,7 @@ pub async fn sessions_expire(ledger: &Ledger) {
         (!dead.is_empty()).then_some(dead)
     })
     .await;
-    assert_eq!(dead, [short.clone()]);
+    assert_eq!(dead, std::slice::from_ref(&short));
     assert!(!ledger.store.session_renew(&short, 60_000).await.unwrap().alive);
     assert!(ledger.store.session_renew(&long, 60_000).await.unwrap().alive);
     let listed = ledger.store.sessions_list(10).await.unwrap();
