@@ -72,7 +72,7 @@ impl Ends {
             }
             state.waiting.insert(run.to_owned(), tx);
         }
-        let status = tokio::time::timeout(within, rx).await.ok()?.ok();
+        let status = tokio::time::timeout(within, rx).await.ok().and_then(Result::ok);
         if status.is_none() {
             self.lock().waiting.remove(run);
         }

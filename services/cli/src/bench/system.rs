@@ -76,7 +76,7 @@ impl System {
         }
         system.serves().await?;
         if mode == Mode::Embedded {
-            system.read_engine();
+            system.read_engine().await?;
         }
         Ok(system)
     }
@@ -146,13 +146,27 @@ impl System {
     }
 
     /// What the engine printed about its ledger.
-    fn read_engine(&mut self) {
-        let line = self.parts.first().and_then(Part::first_line).unwrap_or_default();
+    async fn read_engine(&mut self) -> Result<(), Failure> {
+        let deadline = Instant::now() + SERVES_WITHIN;
+        // It serves a moment before it has printed.
+        let line = loop {
+            if let Some(line) = self.parts.first().and_then(Part::first_line) {
+                break line;
+            }
+            for part in &mut self.parts {
+                part.still_runs()?;
+            }
+            if Instant::now() > deadline {
+                return Err(Failure::internal("the engine says nothing about its ledger"));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        };
         let facts: serde_json::Map<String, serde_json::Value> = serde_json::from_str(&line).unwrap_or_default();
         for (name, value) in facts {
             let value = value.as_str().map_or_else(|| value.to_string(), str::to_owned);
             self.facts.insert(format!("ledger.{name}"), value);
         }
+        Ok(())
     }
 
     /// Waits until both kinds of step are served.
