@@ -99,20 +99,28 @@ impl Query {
         }
     }
 
-    /// Runs the statements between `before` and `after`. An error stops where it is.
+    /// Runs the statements, and `after`. An error stops where it is.
     pub(super) async fn run(
         self,
         connection: &mut SqliteConnection,
-        before: &'static str,
         after: &'static str,
     ) -> sqlx::Result<Vec<SqliteRow>> {
         if let Some(error) = self.bind.error {
             return Err(error);
         }
         let mut text = self.text;
-        text.insert_str(0, before);
         text.push_str(after);
         sqlx::query_with(AssertSqlSafe(text), self.bind.args).fetch_all(connection).await
+    }
+
+    /// Runs `before` and then the statement, which returns one row. That it has no second one is not waited for.
+    pub(super) async fn one(self, connection: &mut SqliteConnection, before: &'static str) -> sqlx::Result<SqliteRow> {
+        if let Some(error) = self.bind.error {
+            return Err(error);
+        }
+        let mut text = self.text;
+        text.insert_str(0, before);
+        sqlx::query_with(AssertSqlSafe(text), self.bind.args).fetch_one(connection).await
     }
 }
 
@@ -209,7 +217,7 @@ impl Writes {
     pub(super) async fn run(self, connection: &mut SqliteConnection) -> sqlx::Result<Vec<SqliteRow>> {
         let mut rows = Vec::new();
         for query in self.0 {
-            rows.extend(query.run(&mut *connection, "", "").await?);
+            rows.extend(query.run(&mut *connection, "").await?);
         }
         Ok(rows)
     }

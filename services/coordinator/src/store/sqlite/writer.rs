@@ -126,9 +126,8 @@ impl Turn<'_> {
         let (queries, places) = reads.finish();
         for (n, query) in queries.into_iter().enumerate() {
             let before = if n == 0 { begin } else { "" };
-            let found = query.run(self.connection()?, before, "").await;
-            match found {
-                Ok(found) => rows.extend(found),
+            match query.one(self.connection()?, before).await {
+                Ok(row) => rows.push(row),
                 Err(error) => return Err(self.fail(error).await),
             }
         }
@@ -144,12 +143,12 @@ impl Turn<'_> {
         let commit = if self.writer.memory { "" } else { ";COMMIT" };
         let last = queries.pop().unwrap_or_default();
         for query in queries {
-            match query.run(self.connection()?, "", "").await {
+            match query.run(self.connection()?, "").await {
                 Ok(found) => rows.extend(found),
                 Err(error) => return Err(self.fail(error).await),
             }
         }
-        match last.run(self.connection()?, "", commit).await {
+        match last.run(self.connection()?, commit).await {
             Ok(found) => rows.extend(found),
             Err(error) => return Err(self.fail(error).await),
         }
@@ -283,5 +282,112 @@ mod tests {
         many.pop();
         write(&writer, &many).await.unwrap();
         assert_eq!(count(&db).await, 892);
+    }
+
+    #[tokio::test]
+    async fn each_hot_verb_takes_two_exchanges() {
+        use ditto_contracts::{
+            CallId, CallKind, CallPolicy, CallUid, ClaimToken, Json, LoopName, Namespace, NodeType, OnUnknown,
+            Revision, RunId, RunStatus, SessionId, Verdict,
+            wire::ledger::{ClaimAnswer, ClaimItem},
+        };
+
+        use crate::store::{
+            Advance, Advanced, NewReceipt, NewRun, NewSession, SessionRole, Settle, Settled, Step, Store as _,
+            sqlite::SqliteStore,
+        };
+
+        let folder = tempfile::tempdir().unwrap();
+        let store = SqliteStore::open(&folder.path().join("ledger.db")).await.unwrap();
+        let me = SessionId::generate();
+        let session = NewSession {
+            session: me.clone(),
+            role: SessionRole::Coordinator,
+            kind: "k".into(),
+            name: "n".into(),
+            build: "b".into(),
+            instance: None,
+            ttl_ms: 60_000,
+        };
+        store.session_open(&session).await.unwrap();
+        let run = RunId::generate(store.now_ms().await.unwrap());
+        let receipt = |n: i64| {
+            let call_id = CallId::new(format!("step:{n}")).unwrap();
+            let call = CallUid::derive(&run, CallKind::Tool, &call_id);
+            let request = Json::parse(format!("{n}")).unwrap();
+            NewReceipt {
+                kind: CallKind::Tool,
+                node: NodeType::new(NodeType::ACT_TOOL).unwrap(),
+                source: None,
+                pool: None,
+                label: "l".into(),
+                policy: CallPolicy::default(),
+                on_unknown: OnUnknown::Park,
+                idem_key: format!("a;b|{n}"),
+                request_hash: request.sha256(),
+                request,
+                delay_ms: 0,
+                budget_ms: None,
+                traceparent: None,
+                call,
+                call_id,
+            }
+        };
+        let step = |receipts: Vec<NewReceipt>| Step {
+            checkpoint: Json::parse("{}").unwrap(),
+            boundary: false,
+            receipts,
+            cancels: Vec::new(),
+            status: RunStatus::Running,
+            wake_ms: None,
+            signal_seen: None,
+            bell_seen: 0,
+            ending: None,
+            progress: None,
+        };
+        let (first, second) = (receipt(1), receipt(2));
+        let new = NewRun {
+            run: run.clone(),
+            namespace: Namespace::default_namespace(),
+            key: None,
+            body_hash: [1; 32],
+            name: LoopName::new("l").unwrap(),
+            revision: Revision::new("1").unwrap(),
+            input: Json::parse("1").unwrap(),
+            deadline_ms: None,
+            traceparent: None,
+            first: Some(step(vec![first.clone()])),
+        };
+        let start = store.writer.exchanges();
+        store.submit(&me, &[new]).await.unwrap();
+        assert_eq!(store.writer.exchanges() - start, 2);
+        let mut held = Vec::new();
+        for call in [&first.call, &first.call] {
+            let item = ClaimItem { bucket: run.bucket(), call: call.clone(), token: ClaimToken::generate() };
+            let answer = store.claim(&me, std::slice::from_ref(&item)).await.unwrap().remove(0);
+            held.push((item.token, answer));
+        }
+        assert_eq!(store.writer.exchanges() - start, 6);
+        let (token, ClaimAnswer::Granted { fence, key, .. }) = held.remove(0) else { unreachable!() };
+        assert_eq!(key, "a;b|1");
+        assert_eq!(held[0].1, ClaimAnswer::Taken);
+        let settle = Settle {
+            call: first.call.clone(),
+            fence,
+            token: Some(token),
+            session: me.clone(),
+            request_hash: first.request_hash,
+            verdict: Verdict::Succeeded,
+            output: None,
+            output_ref: None,
+            error: None,
+        };
+        let settles = vec![settle.clone()];
+        let item = Advance { run: run.clone(), epoch: 1, version: 1, settles, step: step(vec![second]) };
+        assert_eq!(store.advance(&me, &[item]).await.unwrap(), [Advanced::Done]);
+        assert_eq!(store.writer.exchanges() - start, 8);
+        let again = store.settle(&[settle]).await.unwrap().remove(0);
+        assert!(matches!(again, Settled::Done { owner: Some(_), .. }), "{again:?}");
+        assert_eq!(store.writer.exchanges() - start, 10);
     }
 }
