@@ -153,7 +153,13 @@ async fn open(core: &Core, request: OpenRequest) -> Result<Option<OpenReply>, Wi
         instance: request.instance,
         ttl_ms: core.worker_ledger_ttl_ms(),
     };
+    let replaces = session.instance.is_some();
     let lease = core.store.session_open(&session).await?;
+    if replaces {
+        // Its predecessor is dead at once; unclaimed calls it had taken wait on the bus for their redelivery, and
+        // publishing them again is harmless. Claims are found by the sweeper.
+        core.store.dispatch_all().await?;
+    }
     if !lease.alive {
         return Err(WireError::new(ErrorClass::Conflict, "SESSION_DEAD", "this session is over; open another"));
     }

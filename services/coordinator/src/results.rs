@@ -36,9 +36,12 @@ pub(crate) fn consumer(core: &Core, session: &SessionId) -> ConsumerSpec {
     }
 }
 
-/// Takes what lies in the shard of a coordinator that is gone. What it had taken and not acknowledged comes back after
-/// `ack_wait` and is found by a later look.
-pub(crate) async fn drain(core: &Core, driver: &DriverSender, session: &SessionId) -> Result<(), BusError> {
+/// Takes what lies in the shard of a coordinator that is gone. With `anew` its consumer is replaced first, so that what
+/// it had taken and not acknowledged is here at once and not after `ack_wait`.
+pub(crate) async fn drain(core: &Core, driver: &DriverSender, session: &SessionId, anew: bool) -> Result<(), BusError> {
+    if anew {
+        core.bus.delete_consumer(subjects::RESULTS_STREAM, &consumer_name(session)).await?;
+    }
     core.bus.ensure_consumer(&consumer(core, session)).await?;
     let mut pull =
         core.bus.pull(subjects::RESULTS_STREAM, &consumer_name(session), PULL_MAX, Duration::from_millis(200)).await?;

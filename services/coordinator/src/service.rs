@@ -203,6 +203,7 @@ impl Coordinator {
             driver: handle.driver.clone(),
             dispatcher: dispatcher.clone(),
             live_coordinators: Default::default(),
+            reopened: Default::default(),
         };
         parts.spawn(sweepers.run(stop.clone()));
         let driver = tokio::spawn(driver.run(driver_rx));

@@ -20,6 +20,8 @@ use crate::{
 
 /// Rows of one pass.
 const PAGE: u32 = 500;
+/// Dead coordinators that are remembered.
+const REOPENED_MAX: usize = 4_096;
 /// Owned runs compared with memory in one pass.
 const OWNED_MAX: u32 = 100_000;
 /// Runs taken over in one pass.
@@ -32,6 +34,8 @@ pub(crate) struct Sweepers {
     pub(crate) dispatcher: Dispatcher,
     /// Coordinators that may still take their own results.
     pub(crate) live_coordinators: HashSet<SessionId>,
+    /// Dead coordinators whose consumer this process has replaced.
+    pub(crate) reopened: HashSet<SessionId>,
 }
 
 impl Sweepers {
@@ -211,7 +215,7 @@ impl Sweepers {
     }
 
     /// Takes what lies in the result shards of dead coordinators. Any coordinator may, also several at once.
-    async fn drain_dead_shards(&self) {
+    async fn drain_dead_shards(&mut self) {
         let waiting = match self.core.bus.stream_subjects(subjects::RESULTS_STREAM, subjects::RESULTS_ALL).await {
             Ok(waiting) => waiting,
             Err(error) => {
@@ -227,7 +231,11 @@ impl Sweepers {
             let owner = shard.rsplit('.').next().and_then(|token| SessionId::new(token).ok());
             let Some(owner) = owner.filter(|owner| !self.live_coordinators.contains(owner)) else { continue };
             info!(session = %owner, messages, "taking results addressed to a dead coordinator");
-            if let Err(error) = results::drain(&self.core, &self.driver, &owner).await {
+            if self.reopened.len() >= REOPENED_MAX {
+                self.reopened.clear(); // replacing one again costs a round trip, nothing more
+            }
+            let anew = self.reopened.insert(owner.clone());
+            if let Err(error) = results::drain(&self.core, &self.driver, &owner, anew).await {
                 debug!(session = %owner, %error, "results of a dead coordinator are not taken now");
             }
         }

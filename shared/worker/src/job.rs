@@ -521,6 +521,7 @@ async fn send(
         token,
         session: session.id.clone(),
         request_hash: job.request_hash,
+        dispatch_no: job.dispatch_no,
         attempt_no: 1,
         query,
         traceparent: job.traceparent,

@@ -81,6 +81,9 @@ pub struct ResultMessage {
     pub session: SessionId,
     /// SHA-256 of the request that was executed.
     pub request_hash: [u8; 32],
+    /// Number of the dispatch it answers: a call may be executed or asked about more than once in one session, and each
+    /// answer is a message of its own.
+    pub dispatch_no: u32,
     /// How often this result was sent, from 1.
     pub attempt_no: u32,
     /// Whether this answers a query job.
@@ -96,12 +99,13 @@ impl ResultMessage {
     pub fn to_headers(&self) -> Headers {
         let mut h = Headers::new();
         let token = self.token.as_ref().map_or(self.session.as_str(), ClaimToken::as_str);
-        h.push(names::MSG_ID, format!("{}.{}.{}.{}", self.call, self.fence, self.attempt_no, token));
+        h.push(names::MSG_ID, format!("{}.{}.{}.{}.{}", self.call, self.fence, self.dispatch_no, self.attempt_no, token));
         h.push(names::WIRE, WIRE_VERSION);
         h.push(names::CALL, self.call.as_str());
         h.push(names::BUCKET, self.bucket.to_string());
         h.push(names::LOOP, self.run.as_str());
         h.push(names::FENCE, self.fence.to_string());
+        h.push(names::DISPATCH, self.dispatch_no.to_string());
         h.push(names::SESSION, self.session.as_str());
         h.push(names::REQUEST_HASH, HEXLOWER.encode(&self.request_hash));
         if self.query {
@@ -131,6 +135,7 @@ impl ResultMessage {
             session: h.read_required(names::SESSION, "a session id")?,
             request_hash: parse_digest(h.require(names::REQUEST_HASH)?)
                 .ok_or(WireFormatError::Header { name: names::REQUEST_HASH, expected: "64 hexadecimal digits" })?,
+            dispatch_no: h.read(names::DISPATCH, "a number")?.unwrap_or(0),
             attempt_no: 1,
             query: h.get(names::MODE) == Some("query"),
             traceparent: h.get(names::TRACEPARENT).map(str::to_owned),
