@@ -72,19 +72,36 @@ impl Bound {
 
 /// A page of another site can reach a loopback address through a name of its own. Such a request carries that name.
 async fn local_hosts_only(request: Request, next: Next) -> Response {
-    let host = request.headers().get(header::HOST).and_then(|value| value.to_str().ok());
-    if host.is_some_and(is_local) {
-        return next.run(request).await;
-    }
+    let Some((code, detail)) = refusal(&request) else { return next.run(request).await };
     let body = serde_json::json!({
         "type": "about:blank",
         "title": "Forbidden",
         "status": 403,
-        "code": "HOST_NOT_LOCAL",
-        "detail": "Host: this server listens on a loopback address and answers to localhost only",
+        "code": code,
+        "detail": detail,
         "retryable": false,
     });
     (StatusCode::FORBIDDEN, [(header::CONTENT_TYPE, "application/problem+json")], body.to_string()).into_response()
+}
+
+/// Why a request at a loopback address is refused.
+fn refusal(request: &Request) -> Option<(&'static str, &'static str)> {
+    let text = |name: &str| request.headers().get(name).map(|value| value.to_str().unwrap_or_default());
+    let hosts = request.headers().get_all(header::HOST);
+    let local = hosts.iter().count() == 1 && hosts.iter().all(|host| host.to_str().is_ok_and(is_local));
+    // Absolute form names a host as well.
+    if !local || !request.uri().host().is_none_or(is_local) {
+        let detail = "Host: this server listens on a loopback address and answers to localhost only";
+        return Some(("HOST_NOT_LOCAL", detail));
+    }
+    // A browser says where a request comes from; a page of another site may send one without reading the answer.
+    let own_site = text("sec-fetch-site").is_none_or(|site| matches!(site, "same-origin" | "none"));
+    let own_origin =
+        text("origin").is_none_or(|origin| origin.split_once("://").is_some_and(|(_, host)| is_local(host)));
+    if own_site && own_origin {
+        return None;
+    }
+    Some(("CROSS_SITE", "Origin: this server listens on a loopback address and takes nothing from other sites' pages"))
 }
 
 fn is_local(host: &str) -> bool {
@@ -97,7 +114,35 @@ fn is_local(host: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::is_local;
+    use axum::{Router, body::Body, http::Request, middleware, routing::post};
+    use tower::ServiceExt as _;
+
+    use super::{is_local, local_hosts_only};
+
+    #[tokio::test]
+    async fn nothing_is_taken_from_pages_of_other_sites() {
+        let app = Router::new().route("/", post(|| async { "ok" })).layer(middleware::from_fn(local_hosts_only));
+        let table: &[(&[(&str, &str)], u16)] = &[
+            (&[("host", "127.0.0.1:7878")], 200),
+            (&[("host", "localhost"), ("origin", "http://localhost:3000"), ("sec-fetch-site", "same-origin")], 200),
+            (&[("host", "127.0.0.1"), ("origin", "http://evil.example")], 403),
+            (&[("host", "127.0.0.1"), ("origin", "null")], 403),
+            (&[("host", "127.0.0.1"), ("sec-fetch-site", "cross-site")], 403),
+            (&[("host", "127.0.0.1"), ("host", "evil.example")], 403),
+            (&[("host", "evil.example")], 403),
+            (&[], 403),
+        ];
+        for (headers, status) in table {
+            let mut request = Request::post("/");
+            for (name, value) in *headers {
+                request = request.header(*name, *value);
+            }
+            let answer = app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
+            assert_eq!(answer.status().as_u16(), *status, "{headers:?}");
+        }
+        let absolute = Request::post("http://evil.example/").header("host", "127.0.0.1").body(Body::empty()).unwrap();
+        assert_eq!(app.oneshot(absolute).await.unwrap().status().as_u16(), 403);
+    }
 
     #[test]
     fn only_names_of_this_machine_are_local() {

@@ -52,7 +52,7 @@ impl KeyRule {
             graph: &null,
             tasks: &IndexMap::new(),
             signal: &null,
-            run: &RunScope { id: run.clone(), iteration: 0 },
+            run: &RunScope::new(run.clone(), 0),
         };
         let mut meter = Meter::default();
         let value = expression::evaluate(&self.0, &scope, &mut meter).and_then(|value| value.to_json(&mut meter));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use ditto_contracts::{Json, limits::VALUE_BYTES_MAX};
-use ditto_graph::{Formula, FormulaError, Scope, constant};
+use ditto_graph::{DECISION_STEPS_MAX, Formula, FormulaError, Scope, constant};
 
 use crate::{
     diagnostic::Diagnostic,
@@ -215,23 +215,27 @@ impl Template {
 
     fn render(&self, scope: &Scope<'_>) -> Result<Json, FormulaError> {
         let mut meter = Meter::default();
+        let rendered = self.render_within(scope, &mut meter);
+        scope.run.spent.spend(meter.steps());
+        rendered
+    }
+
+    fn render_within(&self, scope: &Scope<'_>, meter: &mut Meter) -> Result<Json, FormulaError> {
         if let [Segment::Value(located)] = self.segments.as_slice() {
-            let value = expression::evaluate(&located.expr, scope, &mut meter);
-            return value.and_then(|value| value.to_json(&mut meter)).map_err(|fault| located.fail(fault));
+            let value = expression::evaluate(&located.expr, scope, meter);
+            return value.and_then(|value| value.to_json(meter)).map_err(|fault| located.fail(fault));
         }
         let mut out = String::new();
         for segment in &self.segments {
             match segment {
                 Segment::Fixed(text) => out.push_str(text),
-                Segment::Value(located) => expression::evaluate(&located.expr, scope, &mut meter)
-                    .and_then(|value| value.write(&mut out, &mut meter))
+                Segment::Value(located) => expression::evaluate(&located.expr, scope, meter)
+                    .and_then(|value| value.write(&mut out, meter))
                     .map_err(|fault| located.fail(fault))?,
                 Segment::Text(located) => {
-                    let value = expression::evaluate(&located.expr, scope, &mut meter);
+                    let value = expression::evaluate(&located.expr, scope, meter);
                     let mut text = String::new();
-                    value
-                        .and_then(|value| value.interpolate(&mut text, &mut meter))
-                        .map_err(|fault| located.fail(fault))?;
+                    value.and_then(|value| value.interpolate(&mut text, meter)).map_err(|fault| located.fail(fault))?;
                     out.push_str(inner(&Json::string(&text)));
                 }
             }
@@ -242,6 +246,10 @@ impl Template {
 
 impl Formula for Template {
     fn evaluate(&self, scope: &Scope<'_>) -> Result<Json, FormulaError> {
+        if !scope.run.spent.is_left() {
+            let message = format!("the expressions of one decision take more than {DECISION_STEPS_MAX} steps together");
+            return Err(FormulaError { path: self.path.clone(), message });
+        }
         let value = self.render(scope)?;
         if value.len() > VALUE_BYTES_MAX {
             let message = format!("a value of {} bytes; at most {VALUE_BYTES_MAX}", value.len());
@@ -279,7 +287,7 @@ mod tests {
         let compiled = crate::stack::with_room(|| compile(&node, "v", yields, &names, &mut problems)).unwrap();
         let Some(template) = compiled else { return Err(problems[0].message.clone()) };
         let (input, null, tasks) = (Json::parse(input.to_owned()).unwrap(), Json::null(), IndexMap::new());
-        let run = RunScope { id: RunId::generate(0), iteration: 0 };
+        let run = RunScope::new(RunId::generate(0), 0);
         let scope = Scope { input: &input, state: &null, graph: &null, tasks: &tasks, signal: &null, run: &run };
         let value = template.into_formula().evaluate(&scope);
         value.map(|value| value.as_str().to_owned()).map_err(|error| error.to_string())

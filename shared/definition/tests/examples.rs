@@ -304,3 +304,22 @@ fn the_documentation_compiles_and_shows_what_is_shown() {
     let documented = text.split("```text\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
     assert_eq!(shown, documented);
 }
+
+/// Thousands of expressions, each within its own limit, end the run; they do not hold up the coordinator.
+#[test]
+fn the_expressions_of_one_decision_have_a_limit_together() {
+    let mut text = String::from("ditto: 1\nloop: heavy\ngraph:\n  tasks:\n");
+    for n in 0..64 {
+        text.push_str(&format!(
+            "    t{n}: {{ node: TEST.ANY, when: \"${{ input.l.exists(a, input.l.exists(b, a + b < 0)) }}\", with: {{}} }}\n"
+        ));
+    }
+    let definition = compile(&text, "heavy.yaml").unwrap();
+    let list: Vec<String> = (0..300).map(|n| n.to_string()).collect();
+    let script = Script::begin(&definition, &format!(r#"{{"l":[{}]}}"#, list.join(",")));
+    let Outlook::Ended(ending) = script.outlook else { panic!("{:?}", script.outlook) };
+    let error = ending.error.unwrap();
+    assert_eq!(error.code, "EXPRESSION_FAILED");
+    assert!(error.message.contains("of one decision"), "{error}");
+    assert!(script.made.is_empty(), "nothing is sent");
+}

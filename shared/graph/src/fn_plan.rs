@@ -271,7 +271,7 @@ impl FnRun {
     fn settle(&mut self, call: &CallUid, outcome: &CallOutcome, decision: &mut Decision) -> Result<(), WireError> {
         let mut shared = lock(&self.shared);
         let Some(Active { run: Some(run), iteration, .. }) = &mut shared.active else { return Ok(()) };
-        let scope = RunScope { id: self.facts.run.clone(), iteration: *iteration };
+        let scope = RunScope::new(self.facts.run.clone(), *iteration);
         run.settle(call, outcome, &graph_cx(&self.facts, &self.settings, &scope), decision)
     }
 
@@ -285,7 +285,7 @@ impl FnRun {
                     let graph = graph.id().to_owned();
                     decision.progress.push(Progress::Iteration { iteration: active.iteration, graph });
                 }
-                let scope = RunScope { id: self.facts.run.clone(), iteration: active.iteration };
+                let scope = RunScope::new(self.facts.run.clone(), active.iteration);
                 run.admit(&graph_cx(&self.facts, &self.settings, &scope), decision)?;
                 if !run.is_settled() {
                     return Ok(Some(Outlook::Running { wake_ms: None }));

@@ -1,6 +1,9 @@
 //! What a definition computes: an expression over the values in scope, written as CEL or as a Rust closure.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
 
 use ditto_contracts::{Json, RunId, TaskId};
 use indexmap::IndexMap;
@@ -29,7 +32,55 @@ pub struct RunScope {
     pub id: RunId,
     /// Number of the current iteration, from 0.
     pub iteration: u64,
+    /// What the expressions of the current decision have cost.
+    pub spent: StepBudget,
 }
+
+impl RunScope {
+    /// Facts of a run at this iteration.
+    pub fn new(id: RunId, iteration: u64) -> Self {
+        Self { id, iteration, spent: StepBudget::default() }
+    }
+}
+
+/// Steps that all expressions of one decision may take together. Each expression has a limit of its own; thousands of
+/// them in one graph would still hold up every other run of a coordinator.
+pub const DECISION_STEPS_MAX: u64 = 5_000_000;
+
+/// Counts the steps of one decision. No part of a run's identity: two scopes that differ only here are equal.
+#[derive(Debug, Default)]
+pub struct StepBudget(AtomicU64);
+
+impl StepBudget {
+    /// A new decision begins.
+    pub fn reset(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts what an expression took.
+    pub fn spend(&self, steps: u64) {
+        self.0.fetch_add(steps, Ordering::Relaxed);
+    }
+
+    /// Whether the decision may evaluate another expression.
+    pub fn is_left(&self) -> bool {
+        self.0.load(Ordering::Relaxed) <= DECISION_STEPS_MAX
+    }
+}
+
+impl Clone for StepBudget {
+    fn clone(&self) -> Self {
+        Self(AtomicU64::new(self.0.load(Ordering::Relaxed)))
+    }
+}
+
+impl PartialEq for StepBudget {
+    fn eq(&self, _: &Self) -> bool {
+        true
+    }
+}
+
+impl Eq for StepBudget {}
 
 /// Why an expression has no value.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

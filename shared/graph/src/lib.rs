@@ -28,7 +28,7 @@ pub mod receipt;
 
 pub use failure::GraphFailure;
 pub use fn_plan::FnPlan;
-pub use formula::{Formula, FormulaError, RunScope, Scope, constant, formula};
+pub use formula::{DECISION_STEPS_MAX, Formula, FormulaError, RunScope, Scope, StepBudget, constant, formula};
 pub use graph::{Graph, GraphBuilder, GraphProblem, Retry, Task};
 pub use plan::{
     CallIntent, CallOutcome, Checkpoint, Consumed, Decision, Ending, Event, Execution, Outlook, Plan, Progress,

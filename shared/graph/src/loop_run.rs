@@ -50,7 +50,7 @@ enum Next {
 
 impl LoopRun {
     pub(crate) fn begin(shape: Arc<LoopShape>, facts: RunFacts) -> Result<Self, WireError> {
-        let scope = RunScope { id: facts.run.clone(), iteration: 0 };
+        let scope = RunScope::new(facts.run.clone(), 0);
         let mut run = Self {
             shape,
             facts,
@@ -82,7 +82,7 @@ impl LoopRun {
             (None, None, true) => Stage::Ended,
             (None, None, false) => Stage::Begin,
         };
-        let scope = RunScope { id: facts.run.clone(), iteration: record.iteration };
+        let scope = RunScope::new(facts.run.clone(), record.iteration);
         let inbox = Inbox::restore(record.inbox);
         Ok(Self { shape, facts, scope, state: record.state, signal: record.signal, stage, inbox })
     }
@@ -228,6 +228,7 @@ static NULL: std::sync::LazyLock<Json> = std::sync::LazyLock::new(Json::null);
 
 impl Execution for LoopRun {
     fn advance(&mut self, events: &[Event], now_ms: i64) -> Decision {
+        self.scope.spent.reset();
         let mut decision = Decision::waiting();
         let mut taken = Ok(());
         for event in events {

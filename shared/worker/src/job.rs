@@ -42,6 +42,8 @@ const AWAY_DELAY: Duration = Duration::from_secs(2);
 const UNREADABLE_DELAY: Duration = Duration::from_secs(2);
 /// Delay of a job whose earlier answer is not confirmed yet.
 const LATER_DELAY: Duration = Duration::from_millis(500);
+/// Why a claim of a session that was declared dead is refused.
+const SESSION_DEAD: &str = "SESSION_DEAD";
 /// First delay of an attempt that is given back; doubled with every attempt.
 const RELEASE_DELAY: Duration = Duration::from_millis(500);
 /// Longest such delay.
@@ -241,6 +243,14 @@ async fn claim(session: &Session, job: &Job, delivery: &Delivery) -> Option<Atte
             fault::point("worker_before_ack").await;
             ack(&delivery.acker).await;
             Some(Attempt { claim: Some(claim), policy, key, earlier_unresolved, budget_ms })
+        }
+        // Only this session is over: the call is still to be done, and this delivery is its doorbell.
+        ClaimAnswer::Refused { reason } if reason == SESSION_DEAD => {
+            debug!(call = %job.call, "a job goes back: this session is over");
+            session.metrics.job(Some(&job.node), "session_dead");
+            session.held.drop_call(&job.call);
+            nak(delivery, Duration::ZERO).await;
+            None
         }
         ClaimAnswer::Settled { .. } | ClaimAnswer::Taken | ClaimAnswer::Refused { .. } => {
             let outcome = match answer {

@@ -54,6 +54,9 @@ async fn end(
     Path(session): Path<String>,
 ) -> Result<AxumJson<serde_json::Value>, Problem> {
     let session = SessionId::new(session).map_err(|error| Problem::id("session", &error))?;
+    if !handle.store().sessions_list(10_000).await?.iter().any(|row| row.session == session) {
+        return Err(Problem::not_found(format!("no session {session}; see /v1/sessions")));
+    }
     handle.store().session_close(&session).await?;
     Ok(AxumJson(serde_json::json!({ "session": session, "ended": true })))
 }

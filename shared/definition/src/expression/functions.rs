@@ -77,8 +77,11 @@ impl Function {
             Self::Double => self.double(value),
             Self::Bool => match value.view() {
                 View::Bool(value) => Ok(Value::Bool(value)),
-                View::Text(text) if text == "true" => Ok(Value::Bool(true)),
-                View::Text(text) if text == "false" => Ok(Value::Bool(false)),
+                // The spellings CEL names.
+                View::Text(text) if ["1", "t", "T", "true", "TRUE", "True"].contains(&&*text) => Ok(Value::Bool(true)),
+                View::Text(text) if ["0", "f", "F", "false", "FALSE", "False"].contains(&&*text) => {
+                    Ok(Value::Bool(false))
+                }
                 _ => Err(self.refuse(value)),
             },
             Self::Contains => self.test(value, other, meter, |text, part| text.contains(part)),

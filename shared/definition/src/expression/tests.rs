@@ -24,7 +24,7 @@ fn run(source: &str, input: &Json) -> Result<String, String> {
     let mut outputs = IndexMap::new();
     outputs.insert(read, Json::parse(r#"{"content":"text\n","n":18446744073709551616}"#).unwrap());
     outputs.insert(skipped, Json::null());
-    let facts = RunScope { id: RunId::generate(0), iteration: 7 };
+    let facts = RunScope::new(RunId::generate(0), 7);
     let state = Json::parse(r#"{"index":3}"#).unwrap();
     let null = Json::null();
     let scope = Scope { input, state: &state, graph: &null, tasks: &outputs, signal: &null, run: &facts };
@@ -157,7 +157,7 @@ fn work_and_size_are_bounded() {
 fn a_large_input_costs_nothing_where_it_is_not_read() {
     let (input, null, tasks) = (Json::string(&"x".repeat(6 << 20)), Json::null(), IndexMap::new());
     let state = Json::parse(r#"{"index":3}"#).unwrap();
-    let run = RunScope { id: RunId::generate(0), iteration: 0 };
+    let run = RunScope::new(RunId::generate(0), 0);
     let scope = Scope { input: &input, state: &state, graph: &null, tasks: &tasks, signal: &null, run: &run };
     let names = Names { roots: &ROOTS, tasks: &[], declared: &[] };
     for (source, most) in [("state.index + 1", 8), ("[input, state][1].index", 8), ("size(input) > 5", 30_000)] {

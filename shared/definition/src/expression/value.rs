@@ -73,7 +73,6 @@ impl Meter {
     }
 
     /// Steps taken so far.
-    #[cfg(test)]
     pub(crate) fn steps(&self) -> u64 {
         self.steps
     }
