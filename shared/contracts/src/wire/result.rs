@@ -99,7 +99,10 @@ impl ResultMessage {
     pub fn to_headers(&self) -> Headers {
         let mut h = Headers::new();
         let token = self.token.as_ref().map_or(self.session.as_str(), ClaimToken::as_str);
-        h.push(names::MSG_ID, format!("{}.{}.{}.{}.{}", self.call, self.fence, self.dispatch_no, self.attempt_no, token));
+        h.push(
+            names::MSG_ID,
+            format!("{}.{}.{}.{}.{}", self.call, self.fence, self.dispatch_no, self.attempt_no, token),
+        );
         h.push(names::WIRE, WIRE_VERSION);
         h.push(names::CALL, self.call.as_str());
         h.push(names::BUCKET, self.bucket.to_string());

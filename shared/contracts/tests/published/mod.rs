@@ -300,7 +300,11 @@ fn subjects_page() -> String {
 
 fn headers_page() -> String {
     let rows = [
-        ("Nats-Msg-Id", "jobs, results", "`<call>.<dispatch>`; results `<call>.<fence>.<dispatch>.<try>.<token or session>`"),
+        (
+            "Nats-Msg-Id",
+            "jobs, results",
+            "`<call>.<dispatch>`; results `<call>.<fence>.<dispatch>.<try>.<token or session>`",
+        ),
         ("Ditto-Wire", "all", "`1`"),
         ("Ditto-Call", "jobs, results", "call uid, 26 characters"),
         ("Ditto-Bucket", "jobs, results", "day of the run, days since 1970"),
@@ -310,7 +314,11 @@ fn headers_page() -> String {
         ("Ditto-Class", "jobs", "`R`, `K` or `N`; the ledger's value wins"),
         ("Ditto-Claim", "jobs", "`required` or `none`; a worker skips the claim only if its own registration agrees"),
         ("Ditto-Mode", "jobs, results", "`execute` (default) or `query`"),
-        ("Ditto-Dispatch", "jobs, results", "how often the call was published, from 1; a result names the dispatch it answers"),
+        (
+            "Ditto-Dispatch",
+            "jobs, results",
+            "how often the call was published, from 1; a result names the dispatch it answers",
+        ),
         ("Ditto-Request-Hash", "jobs, results", "SHA-256 of the request bytes, 64 hexadecimal digits"),
         (
             "Ditto-Payload",
