@@ -427,8 +427,11 @@ async fn whatever_a_foreign_worker_says_is_settled() {
     let http = Http::new(&fleet);
     let bus = async_nats::connect(fleet.nats.url()).await.unwrap();
     let ask = async |what: &str, request: Value| -> Value {
-        let answer = bus.request(format!("ditto.ledger.{what}"), request.to_string().into()).await.unwrap();
-        serde_json::from_slice(&answer.payload).unwrap()
+        // The API answers a moment before the coordinator listens on the bus; a worker asks again as well.
+        let answer = fleet.until(what, Duration::from_secs(30), async || {
+            bus.request(format!("ditto.ledger.{what}"), request.to_string().into()).await.ok()
+        });
+        serde_json::from_slice(&answer.await.payload).unwrap()
     };
     let session = "FOREIGN";
     ask("open", json!({ "session": session, "workerKind": "foreign", "name": "f", "build": "1", "wire": 1 })).await;
