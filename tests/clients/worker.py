@@ -32,7 +32,14 @@ async def main():
     connection = await nats.connect(URL)
 
     async def ask(what, **request):
-        answer = await connection.request(f"ditto.ledger.{what}", json.dumps(request).encode(), timeout=5)
+        for _ in range(100):  # until a coordinator listens
+            try:
+                answer = await connection.request(f"ditto.ledger.{what}", json.dumps(request).encode(), timeout=5)
+                break
+            except nats.errors.NoRespondersError:
+                await asyncio.sleep(0.1)
+        else:
+            raise RuntimeError("no coordinator answers")
         if answer.headers and "Ditto-Error" in answer.headers:
             raise RuntimeError(answer.data.decode())
         return json.loads(answer.data)
