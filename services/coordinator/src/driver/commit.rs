@@ -8,7 +8,7 @@ use ditto_contracts::{
 use ditto_runtime::fault::{FaultAction, point};
 use tracing::{debug, warn};
 
-use super::{Answered, DriverSender, Msg};
+use super::{Answered, Confirms, DriverSender, Msg};
 use crate::{
     core::Core,
     dispatcher::WakeNotice,
@@ -58,12 +58,6 @@ impl Verb for AdvanceVerb {
     }
 }
 
-/// Travels with a settlement.
-pub(crate) enum SettleContext {
-    /// It came in a message.
-    Result(Answered),
-}
-
 /// T3 on its own: for runs that this process does not drive, and for calls that stay open.
 pub(crate) struct SettleVerb {
     pub(crate) core: Core,
@@ -73,7 +67,7 @@ pub(crate) struct SettleVerb {
 impl Verb for SettleVerb {
     type Item = Settle;
     type Answer = Settled;
-    type Context = SettleContext;
+    type Context = Answered;
     type Key = ditto_contracts::CallUid;
 
     const NAME: &'static str = "settle";
@@ -93,10 +87,10 @@ impl Verb for SettleVerb {
         Ok(answers)
     }
 
-    async fn deliver(&self, answers: Vec<(Settle, SettleContext, StoreResult<Settled>)>) {
+    async fn deliver(&self, answers: Vec<(Settle, Answered, StoreResult<Settled>)>) {
         let mut rung: Vec<(RunId, Option<SessionId>)> = Vec::new();
-        let mut confirms: std::collections::HashMap<SessionId, Vec<ditto_contracts::CallUid>> = Default::default();
-        for (settle, SettleContext::Result(answered), answer) in answers {
+        let mut confirms = Confirms::default();
+        for (settle, answered, answer) in answers {
             match answer {
                 Ok(Settled::Done { run, owner, .. }) => rung.push((run, owner)),
                 Ok(Settled::Logged) => {
@@ -109,26 +103,9 @@ impl Verb for SettleVerb {
                     continue;
                 }
             }
-            if let Some((session, call)) = answered.confirm {
-                confirms.entry(session).or_default().push(call);
-            }
-            if let Some(ack) = answered.ack
-                && let Err(error) = ack.ack().await
-            {
-                debug!(%error, "ack of a settled result was not sent; it comes again and is known");
-            }
+            confirms.settled(answered).await;
         }
-        for (session, calls) in confirms {
-            let Some(kind) = self.core.catalogue.kind_of(&session) else { continue };
-            let notice = ditto_contracts::wire::ledger::ConfirmNotice { calls };
-            let Ok(body) = serde_json::to_vec(&notice) else { continue };
-            let subject = subjects::confirm(&kind, &session);
-            if let Err(error) =
-                self.core.bus.notify(Message { subject, headers: Headers::new(), body: body.into() }).await
-            {
-                debug!(%session, %error, "confirmation was not sent; the session learns it from its next renewal");
-            }
-        }
+        confirms.send(&self.core).await;
         ring(&self.core, &self.driver, rung).await;
     }
 }

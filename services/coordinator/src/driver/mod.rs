@@ -5,6 +5,7 @@
 //! so a fan-in of hundreds of results is a handful of commits.
 
 mod commit;
+mod confirms;
 mod live;
 mod step;
 mod takeup;
@@ -15,17 +16,15 @@ use std::{
     time::Duration,
 };
 
-use ditto_bus::{Ack, Message};
-use ditto_contracts::{
-    CallUid, EffectClass, ReceiptState, RunId, RunStatus, SessionId, Verdict,
-    wire::{Headers, ResultMessage, ledger::ConfirmNotice, subjects},
-};
+use ditto_bus::Ack;
+use ditto_contracts::{CallUid, EffectClass, ReceiptState, RunId, RunStatus, Verdict, wire::ResultMessage};
 use ditto_graph::{CallOutcome, Event};
 use ditto_runtime::telemetry;
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 use tracing::{debug, warn};
 
-pub(crate) use commit::{AdvanceContext, AdvanceVerb, SettleContext, SettleVerb, ring};
+pub(crate) use commit::{AdvanceContext, AdvanceVerb, SettleVerb, ring};
+pub(crate) use confirms::Confirms;
 pub(crate) use live::{Answered, Live};
 pub(crate) use step::{Planned, StepInput, shared};
 
@@ -86,7 +85,7 @@ pub(crate) struct Driver {
     settle: Lanes<SettleVerb>,
     dispatcher: Dispatcher,
     tasks: JoinSet<()>,
-    confirms: HashMap<SessionId, Vec<CallUid>>,
+    confirms: Confirms,
     /// Owned runs that were not in memory at the last look.
     missing: HashSet<RunId>,
     draining: bool,
@@ -113,7 +112,7 @@ impl Driver {
             settle,
             dispatcher,
             tasks: JoinSet::new(),
-            confirms: HashMap::new(),
+            confirms: Confirms::default(),
             missing: HashSet::new(),
             draining: false,
         }
@@ -136,7 +135,7 @@ impl Driver {
                 self.handle(msg).await;
             }
             self.decide().await;
-            self.send_confirms().await;
+            self.confirms.send(&self.core).await;
             while self.tasks.try_join_next().is_some() {}
             if self.draining && self.live.values().all(|live| !live.committing) {
                 break;
@@ -249,7 +248,7 @@ impl Driver {
             live.results.push((settle, answered));
             self.dirty.insert(result.run);
         } else {
-            self.settle.send(settle, SettleContext::Result(answered)).await;
+            self.settle.send(settle, answered).await;
         }
     }
 
@@ -534,14 +533,7 @@ impl Driver {
     /// Acknowledges and confirms results that are in the ledger.
     async fn answer(&mut self, answered: Vec<Answered>) {
         for answered in answered {
-            if let Some((session, call)) = answered.confirm {
-                self.confirms.entry(session).or_default().push(call);
-            }
-            if let Some(ack) = answered.ack
-                && let Err(error) = ack.ack().await
-            {
-                debug!(%error, "ack of a settled result was not sent; it comes again and is known");
-            }
+            self.confirms.settled(answered).await;
         }
     }
 
@@ -625,18 +617,6 @@ impl Driver {
         }
     }
 
-    async fn send_confirms(&mut self) {
-        for (session, calls) in self.confirms.drain() {
-            let Some(kind) = self.core.catalogue.kind_of(&session) else { continue };
-            let Ok(body) = serde_json::to_vec(&ConfirmNotice { calls }) else { continue };
-            let message =
-                Message { subject: subjects::confirm(&kind, &session), headers: Headers::new(), body: body.into() };
-            if let Err(error) = self.core.bus.notify(message).await {
-                debug!(%session, %error, "confirmation was not sent; the session learns it from its next renewal");
-            }
-        }
-    }
-
     fn notify_cancels(&mut self, calls: Vec<CallUid>) {
         let core = self.core.clone();
         self.tasks.spawn(async move { crate::claims::notify_cancels(&core, &calls).await });
@@ -656,7 +636,7 @@ fn step_trace(live: &Live) -> Option<String> {
 /// Settles results of a run that is not driven here (any more).
 async fn settle_apart(lanes: &Lanes<SettleVerb>, results: impl IntoIterator<Item = Pending>) {
     for (settle, answered) in results {
-        lanes.send(settle, SettleContext::Result(answered)).await;
+        lanes.send(settle, answered).await;
     }
 }
 
